@@ -19,7 +19,8 @@ def run(name: str, *arguments: str) -> int:
     """Run a command of kneematch."""
     words = list(arguments)
     if name == "synth":
-        words = [re.sub(r"^\d\d+$", "4", word) for word in words] + ["--size", "600x500"]
+        words = [re.sub(r"^\d\d+$", "4", word) for word in words]
+        words += [] if "--size" in words else ["--size", "600x500"]
     if name == "train":
         words += ["--steps", "2"] if "--outlines" in words else ["--epochs", "1"]
     if name not in ("annotate", "review"):

@@ -94,7 +94,7 @@ def test_detect_takes_settings_from_a_file_and_from_a_run(
 ) -> None:
     path = film(tmp_path / "film.png")
     settings = tmp_path / "run.toml"
-    settings.write_text('crops = true\ncrop_mm = 100.0\nexport = ["coco"]\nworkers = 0\n')
+    settings.write_text('crops = true\ncrop_mm = 100.0\nexport = "coco"\nworkers = 0\n')
     first, second = tmp_path / "first", tmp_path / "second"
     start = ["detect", str(path), "--device", "cpu", "--quiet"]
     main([*start, "-o", str(first), "--config", str(settings), "--crop-mm", "90"])

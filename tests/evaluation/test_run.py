@@ -186,7 +186,7 @@ def test_read_run_has_what_was_found_and_reasons_of_films_that_failed(
     films: list[str], config: EvaluateConfig, search: MethodRun
 ) -> None:
     assert (list(search.found), list(search.failed)) == (films[1:3], films[3:])
-    detector = detect_config(config, "search").load_detector()
+    detector = detect_config(config, "search").load_detector(config.template)
     for mine, theirs in zip(search.found[films[1]], detector.detect(films[1]), strict=True):
         assert mine.corners == pytest.approx(theirs.corners, abs=1e-3)
         assert (mine.side, mine.method) == (theirs.side, theirs.method)

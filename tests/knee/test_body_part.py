@@ -12,6 +12,7 @@ import pytest
 from kneematch import DetectConfig, Detection, Detector, detect_folder, read
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, load_annotation, save_annotation
+from kneematch.knee.body_part import matching_areas
 from kneematch.knee.detector import choose_find
 from kneematch.knee.quality import MAX_MATCH_BACK, NO_MATCH, OUTLIER, judge_match, run_limit
 from kneematch.knee.template import import_template
@@ -77,6 +78,17 @@ def test_detector_finds_any_number_of_parts_and_names_them_apart(tmp_path: Path)
         assert_found(area, place)
 
 
+def test_matching_areas_keeps_the_better_one_of_two_that_overlap() -> None:
+    def area(x: float, y: float, match_back: float) -> Detection:
+        to_film = np.array([[50.0, 0, x], [0, 100.0, y], [0, 0, 1]])  # 100 px wide, 200 px high
+        return Detection(to_film, "right", "search", match_back=match_back)
+
+    best, below, beside = area(0, 0, 0.03), area(0, 140, 0.01), area(80, 0, 0.02)
+    poor = area(300, 0, 1.0)
+    assert matching_areas([best, below, beside, poor]) == [best, beside]
+    assert matching_areas([poor]) == [poor]
+
+
 def test_detector_flags_a_film_without_the_part(tmp_path: Path) -> None:
     for area in detector(tmp_path, "one").detect(part_film(seed=5)):
         assert NO_MATCH in area.review_reasons
@@ -130,6 +142,7 @@ def test_judge_match_flags_and_takes_back() -> None:
     flagged = judge_match(area, 0.02, OUTLIER)
     assert flagged.review_reasons == (OUTLIER,)
     assert judge_match(flagged, 0.035, OUTLIER).reasons == ()
+    assert judge_match(replace(area, match_back=math.nan)).needs_review
 
 
 def test_detect_folder_writes_parts_with_their_deviations(tmp_path: Path) -> None:
@@ -140,7 +153,7 @@ def test_detect_folder_writes_parts_with_their_deviations(tmp_path: Path) -> Non
     films.mkdir()
     save_film(films / "pair.png", part_film(MIRRORED, BESIDE, seed=7))
     save_film(films / "one.png", part_film(PLACE, seed=8))
-    config = DetectConfig(template=str(tmp_path / "part.json"), device="cpu", workers=0)
+    config = DetectConfig(template=(str(tmp_path / "part.json"),), device="cpu", workers=0)
     result = detect_folder([str(films)], tmp_path / "out", config)
     with (tmp_path / "out" / "detections.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

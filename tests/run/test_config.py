@@ -36,7 +36,7 @@ def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: st
 
 
 def test_detect_config_loads_the_detector_of_its_settings() -> None:
-    detector = DetectConfig(method="neural", device="cpu", left_is="L").load_detector()
+    detector = DetectConfig(method="neural", device="cpu", left_is="L").load_detector(None)
     assert detector.preparation.left_is == "L"
     assert (detector.method, detector.device) == ("neural", "cpu")
 

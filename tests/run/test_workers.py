@@ -110,7 +110,8 @@ def test_visit_in_worker_returns_that_a_gpu_is_full(
         raise RuntimeError(text)
 
     visit = Visit(CONFIG, tmp_path)
-    visit.__dict__["detector"] = replace(detector, solver=full, device="cpu:0", batch_size=2)
+    full_gpu = replace(detector, solver=full, device="cpu:0", batch_size=2)
+    visit.__dict__["detectors"] = {"": full_gpu}
     monkeypatch.setattr(workers_module, "_visit", visit)
     found = visit_in_worker(films_to_visit[:1])
     assert isinstance(found, SettingsError)

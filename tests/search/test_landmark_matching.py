@@ -58,3 +58,9 @@ def test_find_landmarks_expects_a_hidden_one_where_the_others_say(model: Landmar
     assert away[others].max() < 2
     assert away[hidden] < 30
     assert found.variance[hidden] > 3 * found.variance[others].max()
+
+
+def test_find_landmarks_is_uncertain_of_an_area_of_a_single_grey(model: LandmarkModel) -> None:
+    found = find_landmarks(area_frame(torch.ones(SIDE, SIDE), AREA)[0], model)
+    assert found.points.isfinite().all()
+    assert found.variance.sqrt().min() > 5 * MATCH_PX

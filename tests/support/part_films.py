@@ -1,6 +1,7 @@
 """Synthetic films of a part of the body that is no knee: a texture, laid anywhere on a film."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,20 @@ DRAWN: Place = (210.0, 190.0, 1.0, 0.0, False)
 LANDMARKS = {"a": (-25.0, -20.0), "b": (30.0, 5.0), "c": (-5.0, 35.0)}  # from the part's centre
 
 
-def part_film(*places: Place, seed: int = 1) -> NDArray[np.float32]:
-    """Return a film with the part at each of these places, on a background of its own."""
-    texture = gaussian_filter(np.random.default_rng(0).standard_normal((3 * PART, 3 * PART)), 6)
+def part_film(*places: Place, others: Sequence[Place] = (), seed: int = 1) -> NDArray[np.float32]:
+    """Return a film with the part at each of these places, on a background of its own.
+
+    `others`: places of another part.
+    """
+    textures = [
+        gaussian_filter(np.random.default_rng(part).standard_normal((3 * PART, 3 * PART)), 6)
+        for part in (0, 100)
+    ]
     film = gaussian_filter(np.random.default_rng(seed).standard_normal(SIZE), 10)
     film = 0.25 * film / film.std()
     y, x = np.mgrid[: SIZE[0], : SIZE[1]] + 0.5
-    for cx, cy, scale, degrees, mirrored in places:
+    for place, texture in [(p, textures[0]) for p in places] + [(p, textures[1]) for p in others]:
+        cx, cy, scale, degrees, mirrored = place
         cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
         across = (cos * (x - cx) + sin * (y - cy)) / scale * (-1 if mirrored else 1)
         down = (cos * (y - cy) - sin * (x - cx)) / scale
@@ -47,9 +55,12 @@ def save_film(path: Path, film: NDArray[np.float32]) -> Path:
     return path
 
 
-def part_annotation(folder: Path, find: str) -> Annotation:
-    """Write the film that the part is drawn on, and return the drawing."""
-    film = save_film(folder / "drawn.png", part_film(DRAWN))
+def part_annotation(folder: Path, find: str, *, other: bool = False) -> Annotation:
+    """Write the film that the part, or the other one, is drawn on, and return the drawing."""
+    film = save_film(
+        folder / ("other.png" if other else "drawn.png"),
+        part_film(others=[DRAWN]) if other else part_film(DRAWN),
+    )
     x, y, half = DRAWN[0], DRAWN[1], 0.5 * PART
     box = (x - half, y - half, x + half, y + half)
     points = {name: landmark(name, DRAWN) for name in LANDMARKS}

@@ -1,6 +1,7 @@
 """Reviewing a run in the browser: the files hold exactly what is decided there."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,13 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from film_mouse import drag, on_screen
+from kneematch import DetectConfig, detect_folder
+from kneematch.films.annotation import save_annotation
 from kneematch.knee.decision import Decision
 from kneematch.knee.quality import ATYPICAL
 from kneematch.run.database import Run
 from kneephantoms.files import write_dicom
+from part_films import part_annotation, part_film, save_film
 from review_page import edit, press, shown
 from tables import read_table
 
@@ -443,3 +447,25 @@ def test_review_app_shows_that_a_film_is_missing(run_folder: Path, open_review: 
     page.keyboard.press("Enter")
     expect(page.locator("#notice")).to_contain_text("404.dcm")
     expect(page.locator("#editor")).to_be_hidden()
+
+
+def test_review_page_speaks_of_areas_in_a_run_of_another_part(
+    tmp_path: Path, open_review: Open
+) -> None:
+    save_annotation(part_annotation(tmp_path, "any"), tmp_path / "hand.json")
+    save_film(tmp_path / "film.png", part_film((150.0, 230.0, 1.0, 0.0, False), seed=2))
+    config = DetectConfig(template=(str(tmp_path / "hand.json"),), device="cpu", workers=0)
+    out = detect_folder([str(tmp_path / "film.png")], tmp_path / "found", config).out
+    page = open_review(out)
+    expect(page.locator("#shown")).to_have_text("1 area")
+    texts = page.evaluate(
+        "document.body.textContent + [...document.querySelectorAll('[title]')].map((e) => e.title)"
+    )
+    assert not re.search(r"\bknees?\b", texts, re.IGNORECASE)
+    page.keyboard.press("Enter")
+    expect(page.locator("#knee-facts")).to_have_text("hand on the image's right, undecided")
+    page.locator("#add-right").click()  # a second one of the same orientation
+    expect(page.locator("#knee-facts")).to_have_text("new area on the image’s right, not saved")
+    page.locator("#save-area").click()
+    expect(page.locator("#shown")).to_have_text("2 areas")
+    assert decisions(out) == [("film.png", "right-2", "corrected")]

@@ -59,7 +59,12 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     unknown = settings.keys() - known
     if unknown and not is_run:
         raise SettingsError(f"{path}: There is no setting {min(unknown)!r} of detect.")
-    taken = {name: value for name, value in settings.items() if name in known}
+    several = {item.name for item in fields(DetectConfig) if isinstance(item.default, tuple)}
+    taken = {
+        name: [value] if name in several and isinstance(value, str) else value
+        for name, value in settings.items()
+        if name in known
+    }
     context.default_map = {**(context.default_map or {}), **taken}
     return path
 
@@ -139,12 +144,12 @@ def _counts(result: "DetectResult") -> str:
     """Return how many knees were found, and how many films have none or failed."""
     counts = {
         "to review": result.review,
-        "without a knee": result.no_knee,
+        f"without {'a' if result.noun == 'knee' else 'an'} {result.noun}": result.no_knee,
         "failed": result.failed,
     }
     others = [f", {count:,} {what}" for what, count in counts.items() if count]
     listed = " (failures.csv)" if result.no_knee or result.failed else ""
-    found = f"{_number(result.knees, 'knee')} in {_number(result.films, 'film')}"
+    found = f"{_number(result.knees, result.noun)} in {_number(result.films, 'film')}"
     return "".join([found, *others, listed])
 
 

@@ -129,7 +129,9 @@ def _compare_methods(
 ) -> EvaluateResult:
     """Run all methods, and make the tables."""
     counts = films_per_method(config, len(films))
-    detectors = {method: detect_config(config, method).load_detector() for method in counts}
+    detectors = {
+        method: detect_config(config, method).load_detector(config.template) for method in counts
+    }
     if labels is not None:  # refuse what cannot be compared before hours of work
         labels.match(films)
         for detector in detectors.values():

@@ -16,7 +16,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.annotation import ANY, ONE, PAIR, Annotation
 from kneematch.films.files import atomic_write
 from kneematch.films.radiograph import Radiograph
-from kneematch.knee.detection import MOST_AREAS, Detection
+from kneematch.knee.detection import MOST_AREAS, Detection, area_side
 from kneematch.knee.knee_images import WholeFilm, film_tensor, whole_images
 from kneematch.knee.quality import MAX_MATCH_BACK
 from kneematch.models.weights import read_safetensors
@@ -38,6 +38,7 @@ GRID: Final = (-0.6, 0.0, 0.6)
 FORMAT: Final = "kneematch-landmarks/1"  # file of landmarks that `train` has learnt
 MAX_ANY_LOSS: Final = 0.55  # of any number of areas, those that match better are reported
 SAME_AREA: Final = 0.5  # areas are one if their centres are closer than this share of the width
+LEAST_AWAY: Final = 0.75  # shares of width or height by which the areas of a film lie apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,9 +129,18 @@ def place_landmarks(film: Radiograph, found: Detection, part: BodyPart) -> Detec
 
 
 def matching_areas(found: Sequence[Detection]) -> list[Detection]:
-    """Return the areas whose parts match back; if there are none, the one that matches best."""
-    ordered = sorted(found, key=_match_back)
-    return [area for k, area in enumerate(ordered) if not k or _match_back(area) < MAX_MATCH_BACK]
+    """Return the areas whose parts match back; if there are none, the one that matches best.
+
+    They are given by their match, the best first; one that overlaps a better one is left out.
+    """
+    kept: list[Detection] = []
+    matching = [area for area in found if _match_back(area) < MAX_MATCH_BACK]
+    for area in matching or sorted(found, key=_match_back)[:1]:
+        apart = np.array([other.centre for other in kept]).reshape(-1, 2) - area.centre
+        away = np.abs(np.linalg.solve(area.to_film[:2, :2], apart.T)).max(0) / 2
+        if (away > LEAST_AWAY).all():
+            kept.append(area)
+    return kept
 
 
 def _match_back(area: Detection) -> float:
@@ -138,14 +148,14 @@ def _match_back(area: Detection) -> float:
 
 
 def number_areas(found: Iterable[Detection]) -> tuple[Detection, ...]:
-    """Return areas from left to right, so named that no two of a film have the same side."""
-    ordered = sorted(found, key=lambda area: area.centre)
+    """Return the areas of a film so numbered that no two have the same side, at most MOST_AREAS."""
     seen: Counter[str] = Counter()
-    for k, area in enumerate(ordered):
-        seen[area.side] += 1
-        if seen[area.side] > 1:
-            ordered[k] = replace(area, side=f"{area.side}-{seen[area.side]}")
-    return tuple(ordered)
+    numbered = []
+    for area in found:
+        seen[area.half] += 1
+        if seen[area.half] <= MOST_AREAS:
+            numbered.append(replace(area, side=area_side(area.half, seen[area.half])))
+    return tuple(numbered)
 
 
 def save_landmarks(path: str | os.PathLike[str], model: LandmarkModel) -> None:

@@ -48,7 +48,7 @@ class Area:
         return np.array([x, y, (0, 0, 1)])
 
 
-LONGEST: Final = {"reader": 80, "grade": 20, "note": 500}  # signs of a reviewer's texts
+LONGEST: Final = {"reader": 80, "grade": 20, "note": 500, "template": 120}  # signs of texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Decision:
     reader: str = ""  # who decided
     grade: str = ""  # such as "2" of Kellgren and Lawrence, or another text
     note: str = ""
+    template: str = ""  # of an added area of another part than knees
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that no reviewer can have meant."""
@@ -180,6 +181,7 @@ def add_knee(decision: Decision, side: str, mm_per_px: float | None) -> Detectio
         loss=math.nan if decision.loss is None else decision.loss,
         mm_per_px=mm_per_px,
         decision=decision.state,
+        template=decision.template,
     )
     return _with_drawn_outlines(added, decision)
 

@@ -22,11 +22,16 @@ CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))  # clockwi
 # the area that equals its own after rounding.
 PIXEL, DEGREE = 3, 4
 MOST_AREAS: Final = 9  # on a film, of one orientation
+
+
+def area_side(half: str, number: int) -> str:
+    """Return the name of an area among those of its half, counted from 1."""
+    return half if number == 1 else f"{half}-{number}"
+
+
 # Names of the areas of a film; knees have the first two only.
 AREA_SIDES: Final = tuple(
-    side if k == 1 else f"{side}-{k}"
-    for k in range(1, MOST_AREAS + 1)
-    for side in ("left", "right")
+    area_side(half, k) for k in range(1, MOST_AREAS + 1) for half in ("left", "right")
 )
 # Endings of the names of files of one knee or another area.
 FILE_ENDINGS: Final = ("R", "L", *(f"image-{side}" for side in AREA_SIDES))
@@ -46,6 +51,7 @@ class Detection:
     landmark_sd_px: Mapping[str, float] = field(default_factory=dict)  # where they were refined
     # Median distance, as a share of the area's size, by which its parts match elsewhere.
     match_back: float | None = None
+    template: str = ""  # name of the template of another part than knees, in a run
     laterality: str = ""  # the patient's side, "R" or "L"; empty if it is not known
     side_known: bool = True  # which side of it is medial is known
     laterality_source: str = ""  # "user", "header", "marker" or empty: how the laterality is known
@@ -129,9 +135,9 @@ class Detection:
     @property
     def name(self) -> str:
         """The knee, or an area of another part, in words."""
-        if self.match_back is not None:
-            return f"area on the image's {self.half}"
-        return knee_text(self.side, self.laterality)
+        if self.template or self.match_back is not None:
+            return f"{self.template or 'area'} on the image's {self.half}"
+        return knee_text(self.half, self.laterality)
 
     @property
     def label(self) -> str:

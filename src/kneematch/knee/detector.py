@@ -83,6 +83,7 @@ SEARCHES: Final[dict[str, Solver]] = {
 # Chosen with the networks of version 0.1: with PRIOR_WEIGHT the margins' median error was 1.25
 # instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
 OWN_PRIOR_WEIGHT: Final = 400.0
+NO_AREA: Final = "no area like the template found"
 
 
 def _use_one_thread() -> None:
@@ -266,7 +267,7 @@ class Detector:
     def nothing_found(self, size: tuple[int, int]) -> str:
         """What is said of a film (height, width) on which nothing was found."""
         if self.part is not None:
-            return "no area like the template found"
+            return NO_AREA
         height, width = size
         may_be_crop = max(size) <= LARGEST_CROP and 0.8 < height / width < 1.25
         hint = "; if it is a crop of a joint, try --cropped"
@@ -282,7 +283,8 @@ class Detector:
         placed = [place_landmarks(film, area, self.part) for area in found]
         if self.part.find == ANY:
             placed = matching_areas(placed)
-        return number_areas(judge_match(area) for area in placed)
+        placed.sort(key=lambda area: area.centre)
+        return number_areas(map(judge_match, placed))
 
     def _find_all(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that were prepared.

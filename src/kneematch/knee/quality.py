@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
 # lab/review_flags.py counts the good and the bad areas that they flag.
 MAX_LOSS: Final = 0.3
-MAX_MISMATCH: Final = 0.5  # by the robust energy, which includes local contrast
+MAX_MISMATCH: Final = 0.5  # by the robust energy, which includes local contrast; of all parts
 # Other parts of the body. Right areas of heads, feet and chests match back within 0.006 to 0.04 of
 # the area's size, and areas in wrong places, by chance, within 0.04 to 0.08.
-MAX_PART_MISMATCH: Final = 0.7
 MAX_MATCH_BACK: Final = 0.04
 LEAST_MATCH_BACK: Final = 0.02  # a run in which all areas match well flags none below
 FEWEST_AREAS: Final = 10  # areas that the statistics of a run need
@@ -115,7 +114,7 @@ class Quality:
     def doubts(self, knee: "PreparedKnee") -> list[str]:
         """Return the reasons to review an area that lie in itself."""
         if self.part:
-            return _true({POOR: not self.mismatch <= MAX_PART_MISMATCH})
+            return _true({POOR: not self.mismatch <= MAX_MISMATCH})
         score = knee.score
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
         if score is None:
@@ -229,8 +228,8 @@ def judge_match(
     A flag of the same reason that it had before is taken back.
     """
     reasons = tuple(each for each in area.reasons if each != reason)
-    if NO_MATCH not in reasons and area.match_back is not None and area.match_back > limit:
-        reasons = (*reasons, reason)
+    if NO_MATCH not in reasons and area.match_back is not None and not area.match_back <= limit:
+        reasons = (*reasons, reason)  # NaN counts as a mismatch
     needs_review = any(each not in (CUT, NEGATIVE, WRONG_TAG) for each in reasons)
     return replace(area, reasons=reasons, needs_review=needs_review)
 

@@ -157,7 +157,8 @@ def _write_dicom(
         return [], ""
     from kneematch.run.outputs.dicom import export_dicom  # imports highdicom, which is slow
 
-    reason = export_dicom(path, pixels, film.kept, folder, film.name, kinds)
+    knees = [knee for knee in film.kept if not knee.template]  # which the objects' codes mean
+    reason = export_dicom(path, pixels, knees, folder, film.name, kinds)
     possible = sorted(possible_files(DICOM, film.name))
     made = [file for file in possible if (folder / file).exists()]
     return made, reason

@@ -1,5 +1,6 @@
 """DetectConfig: the settings of `detect_folder`, and which of them the rows of a run depend on."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -21,6 +22,7 @@ from kneematch.options import (
     check_options,
     option,
 )
+from kneematch.run.film_record import film_names
 
 if TYPE_CHECKING:
     from kneematch.knee.crop import CropSize
@@ -54,7 +56,12 @@ class DetectConfig:
     part_id: int = _input(0, help="Shard to process, counted from 0.", metavar="N", minimum=0)
 
     model: str | None = options.model_option()
-    template: str | None = options.template_option()
+    template: tuple[str, ...] = _method(
+        (),
+        help="Annotation written by `kneematch annotate`, to find its boxes instead of the model's "
+        "own; may be repeated.",
+        metavar="FILE",
+    )
     method: str = _method(
         "auto",
         help="How knees are found; auto suits nearly all films, the others are for research.",
@@ -162,7 +169,12 @@ class DetectConfig:
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
+        if self.template is None or isinstance(self.template, str | os.PathLike):
+            one = () if self.template is None else (os.fspath(self.template),)
+            object.__setattr__(self, "template", one)  # a path may have commas
         check_options(self)
+        if self.model is not None and len(self.template) > 1:
+            raise SettingsError("--model was trained for one --template; name that one only.")
         if self.mm_per_px is not None and not 0 < self.mm_per_px < 10:
             raise SettingsError("--mm-per-px must be a pixel spacing from 0 to 10 mm.")
         for name in ("side_from_name", "patient_from_path", "visit_from_path"):
@@ -190,13 +202,27 @@ class DetectConfig:
         if self.ray_address is not None and self.engine != "ray":
             raise SettingsError("--ray-address needs --engine ray.")
 
-    def load_detector(self) -> "Detector":
-        """Load the detector that these settings describe."""
+    def load_detectors(self) -> "dict[str, Detector]":
+        """Load a detector for each template, by its name; that of knees has the name ""."""
+        names, templates = film_names(self.template, set()), self.template or (None,)
+        detectors: dict[str, Detector] = {}
+        for name, template in zip(names or [""], templates, strict=True):
+            detector = self.load_detector(template)
+            key = "" if detector.part is None else name
+            if key in detectors:
+                raise SettingsError("Only one --template of a run can be of knees.")
+            detectors[key] = detector
+        if "" not in detectors and (self.measure or self.dicom_objects()):
+            raise SettingsError("--measure and DICOM objects need a --template of knees.")
+        return detectors
+
+    def load_detector(self, template: str | None) -> "Detector":
+        """Load the detector of one template; None is the model's own."""
         from kneematch.knee.detector import Detector
 
         return Detector.load(
             self.model,
-            template=self.template,
+            template=template,
             method=self.method,
             paper=self.paper,
             device=self.device,
@@ -243,13 +269,14 @@ class DetectConfig:
         from kneematch.models.model_file import builtin_model
 
         files: dict[str, str | Path] = {}
-        if needs_model(self.template is not None, self.method, paper=self.paper):
+        if needs_model(bool(self.template), self.method, paper=self.paper):
             files["model"] = self.model or builtin_model()
         if self.method == LOCATOR or (self.method == AUTO and not self.paper):
             files["locator"] = LOCATOR_FILE
-        if self.template is not None:
-            files["template"] = self.template
-            files["template_film"] = load_annotation(self.template).film
+        for number, template in enumerate(self.template, start=1):
+            ending = f"_{number}" if number > 1 else ""
+            files[f"template{ending}"] = template
+            files[f"template_film{ending}"] = load_annotation(template).film
         return {name: content_hash(path) for name, path in files.items()}
 
     def patient_key(self) -> bytes | None:

@@ -186,6 +186,11 @@ class Run:
         with self._transaction():
             self.sql.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", values)
 
+    @property
+    def noun(self) -> str:
+        """What texts about the run call what it looks for."""
+        return "area" if any(self.setting("landmarks") or ()) else "knee"
+
     def check(self, fingerprint: Fingerprint) -> None:
         """Raise SettingsError unless a run is new or began with the settings rows depend on."""
         before = self.setting("fingerprint")
@@ -407,20 +412,25 @@ class Run:
         )
 
     def flag_outliers(self) -> None:
-        """Flag areas of other parts than knees that match worse than others of the run."""
-        rows = self.query("SELECT id, found FROM knees WHERE found IS NOT NULL")
-        areas = {key: _knee(text) for key, text in rows}
-        known = [area.match_back for area in areas.values() if area.match_back is not None]
-        limit = run_limit(known)
-        with self._transaction():
-            for key, area in areas.items():
-                judged = judge_match(area, limit, OUTLIER)
-                if judged.reasons != area.reasons:
-                    cells = judged.needs_review, json.dumps(judged.review_reasons)
-                    self.sql.execute(
-                        "UPDATE knees SET found = ?, needs_review = ?, reasons = ? WHERE id = ?",
-                        (_json(judged), *cells, key),
-                    )
+        """Flag areas of other parts than knees that match worse than others of their template."""
+        templates = [name for name in self.setting("landmarks") if name]
+        rows = (
+            self.query("SELECT id, found FROM knees WHERE found IS NOT NULL") if templates else []
+        )
+        found = {key: _knee(text) for key, text in rows}
+        for template in templates:
+            areas = {key: area for key, area in found.items() if area.template == template}
+            limit = run_limit([area.match_back or 0.0 for area in areas.values()])
+            judged = {key: judge_match(area, limit, OUTLIER) for key, area in areas.items()}
+            with self._transaction():
+                self.sql.executemany(
+                    "UPDATE knees SET found = ?, needs_review = ?, reasons = ? WHERE id = ?",
+                    (
+                        (_json(area), area.needs_review, json.dumps(area.review_reasons), key)
+                        for key, area in judged.items()
+                        if area.reasons != areas[key].reasons
+                    ),
+                )
 
     def thumbnail(self, film: int) -> bytes | None:
         """Return the thumbnail of a film as WebP; None if there is none."""

@@ -24,7 +24,7 @@ from kneematch.films.files import (
 )
 from kneematch.films.read import is_uncompressed
 from kneematch.films.run_folder import FOLDERS, JOURNAL, RUN_DATABASE, THUMBNAILS
-from kneematch.options import AUTO, LOCATOR, as_path, check_type
+from kneematch.options import AUTO, LOCATOR, METHODS, as_path, check_type
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
@@ -32,7 +32,6 @@ from kneematch.run.config import DetectConfig, Fingerprint
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from kneematch.knee.detector import Detector
     from kneematch.run.database import Run
     from kneematch.run.film_record import FilmRecord
     from kneematch.run.ray import Cluster
@@ -65,6 +64,7 @@ class DetectResult:
     accepted: int = 0  # knees, by a reviewer
     rejected: int = 0
     corrected: int = 0
+    noun: str = "knee"  # what was looked for: "area" with templates of other parts
 
     def to_dataframe(self, table: str = "detections") -> "DataFrame":
         """Return a table of the run, "detections" or "measurements", for pandas."""
@@ -171,7 +171,7 @@ class _Plan:
     """Everything that is settled before the first film."""
 
     visit: "Visit"  # with the device and the method that were chosen
-    detector: "Detector"
+    landmarks: dict[str, list[str]]  # their names, by the name of the template, "" for knees
     device_name: str
     workers: int
     hashes: dict[str, str]
@@ -204,28 +204,38 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
         device, name = cluster.device(config.device), cluster.name
     # Where others search, this process only checks the settings.
     searches = cluster is None and workers == 0
-    detector = replace(config, device=device if searches else "cpu").load_detector()
-    method, hashes = detector.method, config.file_hashes()
-    chosen = replace(config, device=device)
-    if device != "cpu":  # its arithmetic might choose another method than this process has
+    detectors = replace(config, device=device if searches else "cpu").load_detectors()
+    method = ", ".join(dict.fromkeys(each.method for each in detectors.values()))
+    chosen, hashes = replace(config, device=device), config.file_hashes()
+    if device != "cpu" and method in METHODS:
+        # Its arithmetic might choose another method than this process has.
         chosen = replace(chosen, method=method)
     visit = Visit(chosen, out)
     if searches:
-        visit.__dict__["detector"] = detector
+        visit.__dict__["detectors"] = detectors
     if config.measure:
         hashes |= config.outline_hash()
         config.patient_key()  # refused now rather than when the tables are written
-    usual = config.method == "auto" and not config.paper and detector.part is None
-    if config.template and usual and method != "locator":
+    usual, knees = config.method == "auto" and not config.paper, detectors.get("")
+    if config.template and usual and knees is not None and knees.method != "locator":
         logger.warning(
             "%s cannot be found by the method locator. The method %s is used instead, which looks "
             "for two knees on every film. For films of one knee or none, draw a fine box around "
             "the whole joint.",
-            config.template,
-            method,
+            "The template of knees" if len(config.template) > 1 else config.template[0],
+            knees.method,
         )
-    fingerprint = config.fingerprint(method, device, hashes)
-    return _Plan(visit, detector, name, workers, hashes, fingerprint)
+    fingerprint = dict(config.fingerprint(method, device, hashes))
+    if named := [name for name in detectors if name]:
+        fingerprint["templates"] = ", ".join(named)
+    return _Plan(
+        visit,
+        {name: list(each.template.landmarks) for name, each in detectors.items()},
+        name,
+        workers,
+        hashes,
+        fingerprint,
+    )
 
 
 def _choose_device(films: int, out: Path, config: DetectConfig) -> str:
@@ -259,8 +269,7 @@ def _open_run(plan: _Plan) -> Iterator["Run"]:
         _remove_run(out)
     with Run(out, create=True) as run:
         run.check(plan.fingerprint)
-        landmarks, parts = list(plan.detector.template.landmarks), plan.detector.part is not None
-        run.store(config=asdict(config), out=str(out), landmarks=landmarks, parts=parts)
+        run.store(config=asdict(config), out=str(out), landmarks=plan.landmarks)
         remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         yield run
 
@@ -378,8 +387,7 @@ def finish_run(
     from kneematch.run.film_record import FAILED, UNREADABLE
     from kneematch.run.outputs.write import write_outputs
 
-    if run.setting("parts"):
-        run.flag_outliers()
+    run.flag_outliers()
     counts = write_outputs(run, config, facts, progress=progress)
     failed = run.query(
         f"SELECT reason FROM films WHERE status IN ('{FAILED}', '{UNREADABLE}') "  # noqa: S608
@@ -392,5 +400,6 @@ def finish_run(
         reasons=tuple(reason for (reason,) in failed),
         missing=len(missing),
         missing_reasons=tuple(missing[:LISTED_REASONS]),
+        noun=run.noun,
         **others,
     )

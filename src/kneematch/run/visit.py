@@ -15,6 +15,7 @@ from kneematch.errors import SHOWN_START, FilmError, Unreadable
 from kneematch.films.pictures import thumbnail
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.films.read import read_isolated, to_film_error
+from kneematch.knee.body_part import number_areas
 from kneematch.knee.decision import apply_decisions
 from kneematch.knee.detection import CORRECTED, Detection
 from kneematch.run.artifacts import Artifact, make_files, requested_artifacts
@@ -39,9 +40,9 @@ class Visit:
         return Visit, (self.config, self.out, self.root)
 
     @cached_property
-    def detector(self) -> "Detector":
-        """The detector, loaded when the first film is searched."""
-        return self.config.load_detector()
+    def detectors(self) -> "dict[str, Detector]":
+        """The detectors by template, loaded when the first film is searched."""
+        return self.config.load_detectors()
 
     @cached_property
     def outlines(self) -> "OutlineNetwork | None":
@@ -61,7 +62,7 @@ class Visit:
     def __call__(self, films: Sequence[FilmRecord]) -> list[FilmRecord]:
         """Visit a few films; those that a GPU searches together are read together."""
         new = any(not film.status for film in films)
-        size = self.detector.batch_size if new else 1
+        size = max(each.batch_size for each in self.detectors.values()) if new else 1
         batches = (films[k : k + size] for k in range(0, len(films), size))
         return [record for batch in batches for record in self._visit_batch(batch)]
 
@@ -69,10 +70,10 @@ class Visit:
         read = [self._read(film) for film in films]
         pairs = list(zip(films, read, strict=True))
         new = [each for film, each in pairs if not film.status and isinstance(each, Radiograph)]
-        results = iter(self.detector.detect_radiographs(new) if new else [])
+        results = self._search(new) if new else iter(())
         for film, pixels in pairs:
             if film.status:
-                if any(knee.measures is None for knee in film.found):
+                if any(knee.measures is None and not knee.template for knee in film.found):
                     film = replace(film, found=self._measured(pixels, film.found))
                 yield self._decide_and_make(film, pixels)
             elif isinstance(pixels, Radiograph):
@@ -88,6 +89,20 @@ class Visit:
             return self._completed(film_read, Path(path).name)
         except Exception as error:  # noqa: BLE001 - a broken file can raise anything
             return to_film_error(path, error)
+
+    def _search(self, films: Sequence[Radiograph]) -> Iterator[tuple[Detection, ...] | Exception]:
+        """Yield the knees and other areas of each film, or why it cannot be searched."""
+        found = [each.detect_radiographs(films) for each in self.detectors.values()]
+        for results in zip(*found, strict=True):
+            areas: list[Detection] = []
+            errors: list[Exception] = []
+            for name, result in zip(self.detectors, results, strict=True):
+                if isinstance(result, Exception):
+                    errors.append(result)
+                else:
+                    areas += [replace(area, template=name) for area in result]
+            areas.sort(key=lambda area: bool(area.template))  # so that knees keep their sides
+            yield errors[0] if errors else number_areas(areas)
 
     def _completed(self, film: Radiograph, name: str) -> Radiograph:
         """Return a film with what its header leaves out and the user states."""
@@ -108,7 +123,8 @@ class Visit:
         if isinstance(result, Exception):
             return self._failed(film, result)
         if not result:
-            return replace(film, status=NO_KNEE, reason=self.detector.nothing_found(pixels.size))
+            detector = self.detectors.get("") or next(iter(self.detectors.values()))
+            return replace(film, status=NO_KNEE, reason=detector.nothing_found(pixels.size))
         return replace(film, status=OK, found=self._measured(pixels, result))
 
     def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
@@ -122,16 +138,20 @@ class Visit:
         self, pixels: Radiograph | FilmError, knees: tuple[Detection, ...], *, placed: bool = False
     ) -> tuple[Detection, ...]:
         """Return knees with measures; one that cannot be measured is to be reviewed."""
-        if self.outlines is None or not knees or not isinstance(pixels, Radiograph):
+        if self.outlines is None or not isinstance(pixels, Radiograph):
             return knees
+        others = tuple(area for area in knees if area.template)
+        knees = tuple(knee for knee in knees if not knee.template)
+        if not knees:
+            return others
         from kneematch.knee.measuring import measure_knees, measure_placed_knees
 
         measure = measure_placed_knees if placed else measure_knees
         try:
-            return measure(pixels, knees, self.outlines)
+            return (*measure(pixels, knees, self.outlines), *others)
         except Exception as error:  # noqa: BLE001 - one film must not stop the others
             reason = f"not measured ({to_film_error('', error)})"
-            return tuple(
+            failed = (
                 replace(
                     knee,
                     needs_review=True,
@@ -139,6 +159,7 @@ class Visit:
                 )
                 for knee in knees
             )
+            return (*failed, *others)
 
     def _decide_and_make(self, film: FilmRecord, pixels: Radiograph | FilmError) -> FilmRecord:
         """Apply decisions to the knees of a film, and make its files."""

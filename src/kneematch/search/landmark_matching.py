@@ -39,6 +39,7 @@ MATCH_PX: Final = 3.0  # deviation of a match that leads back to its landmark
 BACK_PX: Final = 5.0  # the variance of one that leads back this far away is doubled
 OUTLIER_PX: Final = 20.0  # the same for one this far from where the others expect it
 UNKNOWN: Final = 1e6  # variance of a landmark that is left out
+TINY: Final = 1e-6
 
 Levels = tuple[Tensor, ...]  # images at the resolutions of STEPS
 
@@ -194,7 +195,7 @@ def _correlate(windows: Tensor, patches: Tensor) -> Tensor:
     )
     spread = (square - mean.square()).clamp(min=0) + FADE**2 * windows.var()
     best = products.reshape(count, variants, *spread.shape[1:]).amax(1)
-    return best / (size * spread.sqrt())
+    return best / (size * spread.sqrt()).clamp(min=TINY)  # windows of a single grey match nothing
 
 
 def _peak(scores: Tensor) -> Tensor:
@@ -210,6 +211,6 @@ def _peak(scores: Tensor) -> Tensor:
     for at, line in ((x, scores[every, y]), (y, scores[every, :, x])):
         inner = at.clamp(1, count - 2)
         before, peak, after = (line[every, inner + shift] for shift in (-1, 0, 1))
-        bend = (2 * peak - before - after).clamp(min=1e-6)
+        bend = (2 * peak - before - after).clamp(min=TINY)
         found.append(at + ((after - before) / (2 * bend)).clamp(-0.5, 0.5) - count // 2)
     return torch.stack(found, dim=-1)

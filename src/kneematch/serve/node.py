@@ -47,7 +47,7 @@ logger = logging.getLogger("kneematch")
 def load(visit: Visit) -> None:
     """Load the networks into a worker process."""
     load_worker(visit)
-    _ = visit.detector, visit.outlines
+    _ = visit.detectors, visit.outlines
 
 
 def examine(film: FilmRecord) -> FilmRecord:

@@ -22,7 +22,14 @@ from kneematch.films.discovery import common_folder
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import find_root
 from kneematch.knee.decision import LONGEST, Area, Decision, check_outlines, move
-from kneematch.knee.detection import ACCEPTED, CORRECTED, REJECTED, Detection, knee_text
+from kneematch.knee.detection import (
+    ACCEPTED,
+    AREA_SIDES,
+    CORRECTED,
+    REJECTED,
+    Detection,
+    knee_text,
+)
 from kneematch.knee.measure import (
     COMPARTMENTS,
     PERCENT,
@@ -115,7 +122,7 @@ class ReviewSession:
             self.folder = common_folder(self.films)  # left out on cards
             named = self._run.setting("out")
             self.root = find_root(out, named, self.films, root)
-            self.config = run_config(self._run)
+            self.config, self.noun = run_config(self._run), self._run.noun
             self.warning = ""
             if outdated := self._run.count_outdated_decisions():
                 self.warning = (
@@ -156,10 +163,12 @@ class ReviewSession:
         with self.run() as run:
             return rows_of_film(run, row.film)
 
-    def free_sides(self, row: Row) -> list[str]:
-        """Return the halves of a row's film to which a knee can be added."""
+    def free_sides(self, row: Row) -> dict[str, str]:
+        """Return the halves of a row's film to which a knee or area can be added, and its side."""
         taken = {other.side for other in self.same_film(row)}
-        return [side for side in SIDES if side not in taken]
+        sides = AREA_SIDES if self.noun == "area" else SIDES
+        free = [side for side in sides if side not in taken]
+        return {side.partition("-")[0]: side for side in reversed(free)}
 
     def film(self, row: Row) -> Radiograph:
         """Return the film of a row."""
@@ -203,12 +212,12 @@ class ReviewSession:
 
     @cached_property
     def _detector(self) -> "Detector | None":
-        """The detector of the run, told that every picture shows one knee; None if it is gone."""
-        files = (self.config.model, self.config.template)
-        model, template = (file and str(self.root / file) for file in files)
+        """The run's detector of knees, told that a picture shows one; None if it is gone."""
+        model = self.config.model and str(self.root / self.config.model)
+        template = tuple(str(self.root / file) for file in self.config.template)
         config = replace(self.config, model=model, template=template, knees="1", device="cpu")
         with suppress(KneematchError):
-            return config.load_detector()
+            return config.load_detectors().get("")
         return None
 
     def recognise(self, row: Row, side: str) -> Detection | None:
@@ -218,6 +227,8 @@ class ReviewSession:
         """
         film, (start, end), laterality = self.film(row), (0, row.size[1]), ""
         for other in self.same_film(row):
+            if other.knee.template:
+                continue
             x = other.knee.corners[:, 0].clip(0).astype(int)
             start, end = (int(x.max()), end) if side == "right" else (start, int(x.min()))
             laterality = OTHER_SIDE.get(other.knee.laterality, "")
@@ -226,7 +237,9 @@ class ReviewSession:
             return None
         part = replace(film, pixels=np.ascontiguousarray(film.pixels[:, start:end]))
         (found,) = detector.detect_radiographs([part])
-        if isinstance(found, Exception) or {ATYPICAL, NO_KNEE}.intersection(found[0].reasons):
+        if isinstance(found, Exception) or not found:
+            return None
+        if {ATYPICAL, NO_KNEE}.intersection(found[0].reasons):
             return None
         area = Area.from_detection(found[0])
         knee = move(found[0], replace(area, centre_x_px=area.centre_x_px + start))
@@ -235,8 +248,11 @@ class ReviewSession:
     def draft(self, row: Row, side: str) -> Detection:
         """Return where a knee that is added starts: mirrored from the other one if there is one."""
         height, width = row.size
-        if others := self.same_film(row):
-            knee = others[0].knee
+        alike = [other.knee for other in self.same_film(row)]
+        if row.has_area:
+            alike = [knee for knee in alike if knee.template == row.knee.template]
+        if alike:
+            knee = alike[0]
             x, y = knee.centre
             mirrored = Area(width - x, y, knee.width_px, -knee.rotation_deg)
             laterality = OTHER_SIDE.get(knee.laterality, "")
@@ -259,7 +275,8 @@ class ReviewSession:
         row = self.row(request.row)
         if (request.state == CORRECTED) != (request.area is not None):
             raise SettingsError("A correction needs an area, and other decisions have none.")
-        if request.side is not None and request.side not in self.free_sides(row):
+        side = self.free_sides(row).get(request.side) if request.side else row.side
+        if side is None:
             raise SettingsError(
                 f"There is a knee on the image's {request.side} already. Correct that one."
             )
@@ -275,20 +292,20 @@ class ReviewSession:
             decision = self._correction(row, request, request.area)
         decision = replace(decision, reader=self.reader, grade=request.grade, note=request.note)
         with self.run() as run:
-            knee = run.decide(row.film, request.side or row.side, decision)
+            knee = run.decide(row.film, side, decision)
             update_decisions(run, self.reader, knee)
             return knee
 
     def _correction(self, row: Row, request: DecisionRequest, area: Area) -> Decision:
-        height, outlines, side = None, None, request.side
+        height, outlines, side, template = None, None, request.side, ""
         if side is not None or row.found is None:  # it is or was added
             start = row.start if side is None else self.draft(row, side)
             height = area.width_px / start.width_px * start.height_px
+            template = start.template
         if request.outlines is not None:
             outlines = self.redrawn(row, request.outlines).outlines
-        return Decision(
-            CORRECTED, area, None, request.laterality, request.landmarks, height, outlines
-        )
+        given = request.laterality, request.landmarks, height, outlines
+        return Decision(CORRECTED, area, None, *given, template=template)
 
     def undo(self) -> Row | None:
         """Revoke the last decision; return its row, or None if there is nothing to revoke."""
@@ -321,6 +338,7 @@ def review_app(session: ReviewSession) -> FastAPI:
             "last": last and last[1],
             "counts": counts,
             "measured": session.config.measure,
+            "noun": session.noun,
             "reader": session.reader,
             "warning": session.warning,
         }
@@ -348,7 +366,7 @@ def review_app(session: ReviewSession) -> FastAPI:
             "found": _shape(row.start) if row.has_area else None,
             "others": [each.knee.corners.tolist() for each in others if each.key != row.key],
             "lateralities": {k.side: k.knee.laterality for k in others if k.state != REJECTED},
-            "free": session.free_sides(row),
+            "free": [half for half in SIDES if half in session.free_sides(row)],
             "grade": row.decision.grade if row.decision else "",
             "note": row.decision.note if row.decision else "",
         }
@@ -433,7 +451,7 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
         "readers": row.readers or "",
     }
     if not row.has_area:
-        return shown | {"reasons": ["no knee found"], "laterality": ""}
+        return shown | {"reasons": [f"no {session.noun} found"], "laterality": ""}
     knee, found = row.knee, row.found
     return shown | {
         "corners": knee.corners.round(2).tolist(),
@@ -444,7 +462,7 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
 
 
 def _knee_text(row: Row) -> str:
-    return knee_text(row.side, row.knee.laterality if row.has_area else "")
+    return row.knee.name if row.has_area else knee_text(row.side, "")
 
 
 def _printable(path: str) -> str:

@@ -19,7 +19,7 @@ SIZE = (200, 300)
 
 
 def written(tmp_path: Path, films: Any, landmarks: Sequence[str] = ()) -> dict[str, Any]:
-    with open_coco(tmp_path / "coco.json", landmarks) as add:
+    with open_coco(tmp_path / "coco.json", {"": landmarks}) as add:
         for name, size, knees in films:
             add(make_record(1, *knees, path=name, size=size))
     loaded: dict[str, Any] = json.loads((tmp_path / "coco.json").read_text())

@@ -46,7 +46,7 @@ MADE = {"crops": {"settings": {}, "files": ["crop.png"]}}
 
 def written(folder: Path, *found: tuple[str, Detection], landmarks: Sequence[str] = ()) -> Path:
     """Write the tables; return the CSV."""
-    columns = detection_columns(landmarks)
+    columns = detection_columns({"": landmarks})
     with open_tables([folder / name for name in TABLES], columns) as add:
         for film, knee in found:
             add(*detection_rows(make_record(1, path=film), [knee]))

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
@@ -15,33 +15,39 @@ from kneematch.knee.detection import Detection
 from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.tables import json_list, open_json, review_text
 
-CATEGORY_ID: Final = 1
+KNEE: Final = "knee_joint"  # category of knees; that of another part is the template's name
 DECIMALS: Final = 3
 ABSENT, OUTSIDE, VISIBLE = 0, 1, 2  # COCO's visibility of a keypoint
 
 
 @contextmanager
 def open_coco(
-    path: str | os.PathLike[str], landmarks: Sequence[str]
+    path: str | os.PathLike[str], landmarks: Mapping[str, Sequence[str]]
 ) -> Iterator[Callable[[FilmRecord], None]]:
     """Yield a function that adds a film to coco.json, without holding films in memory.
 
-    Films that failed are left out. `landmarks` are the names of the keypoints.
+    Films that failed are left out. `landmarks` are the names of the keypoints of each category, by
+    template, "" for knees.
     """
-    category = {
-        "id": CATEGORY_ID,
-        "name": "knee_joint",
-        "supercategory": "joint",
-        "keypoints": list(landmarks),
-        "skeleton": [],
-    }
+    categories = [
+        {
+            "id": number,
+            "name": template or KNEE,
+            "supercategory": "joint",
+            "keypoints": list(names),
+            "skeleton": [],
+        }
+        for number, (template, names) in enumerate(landmarks.items(), start=1)
+    ]
+    category_ids = {template: number for number, template in enumerate(landmarks, start=1)}
     with (
         open_json(path) as file,
         # The annotations follow all images in the JSON, so they are kept on disk meanwhile.
         tempfile.TemporaryFile("w+", encoding="ascii", newline="\n") as annotations,
     ):
-        file.write('{"info": {"description": "kneematch: knee joint areas"},\n"licenses": [],\n')
-        file.write(f'"categories": [{json.dumps(category)}],\n"images": [')
+        about = "areas" if any(landmarks) else "knee joint areas"
+        file.write(f'{{"info": {{"description": "kneematch: {about}"}},\n"licenses": [],\n')
+        file.write(f'"categories": {json.dumps(categories)},\n"images": [')
         add_image, add_annotation = json_list(file), json_list(annotations)
         numbers, ids = count(1), count(1)
 
@@ -51,8 +57,9 @@ def open_coco(
             number, (height, width) = next(numbers), film.size
             add_image({"id": number, "file_name": film.path, "height": height, "width": width})
             for knee in film.kept:
-                content = _annotation(knee, film.size, landmarks)
-                add_annotation({"id": next(ids), "image_id": number, **content})
+                content = _annotation(knee, film.size, landmarks[knee.template])
+                kind = {"image_id": number, "category_id": category_ids[knee.template]}
+                add_annotation({"id": next(ids), **kind, **content})
 
         yield add
         file.write('],\n"annotations": [')
@@ -68,7 +75,6 @@ def _annotation(knee: Detection, size: tuple[int, int], landmarks: Sequence[str]
     area = abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2  # the shoelace formula
     keypoints = [_keypoint(knee, name, size) for name in landmarks]
     return {
-        "category_id": CATEGORY_ID,
         "bbox": [_rounded(value) for value in (x0, y0, x1 - x0, y1 - y0)],
         "area": _rounded(area),
         "segmentation": [outline.flatten().tolist()],

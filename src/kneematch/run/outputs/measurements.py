@@ -91,7 +91,7 @@ def open_measurements(folder: Path, config: DetectConfig) -> Iterator[Callable[[
         add_outlines = json_list(file)
 
         def add(film: FilmRecord) -> None:
-            for knee in film.kept:
+            for knee in (each for each in film.kept if not each.template):
                 values = measurement_values(film.path, knee, config.magnification)
                 add_row(values)
                 more = {"decision": knee.decision} | _patient_and_visit(film.path, config, key)

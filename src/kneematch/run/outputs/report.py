@@ -138,6 +138,7 @@ def write_report(
     summary: Summary,
     thumbnail: Callable[[int], bytes | None],
     agreement: Sequence[Agreement] = (),
+    noun: str = "knee",
 ) -> None:
     """Write report.html.
 
@@ -147,6 +148,7 @@ def write_report(
         summary: what is to be shown of the films.
         thumbnail: gives the picture of a film, as WebP, by its id.
         agreement: how far readers agree.
+        noun: what the run looked for, "knee" or "area".
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -166,13 +168,19 @@ def write_report(
         duration=_duration(run["seconds"]),
         films=sum(run["counts"][status] for status in ("films", "no_knee", "failed")),
         summary=summary,
+        noun=noun,
+        a_noun="an area" if noun == "area" else f"a {noun}",
         cards=[_card(film, thumbnail(film.id)) for film in summary.worst],
         colours={side: "rgb({}, {}, {})".format(*colour) for side, colour in COLOURS.items()},
         empty=[_card(film, thumbnail(film.id)) for film in summary.empty],
         errors=_about(summary.expected_errors) if summary.trusted else None,
         measures=_measures(summary, run["counts"]["knees"], run["settings"]),
         agreement=agreement,
-        links={name: about for name, about in LINKS.items() if (out / name).exists()},
+        links={
+            name: about.replace("knee", noun)
+            for name, about in LINKS.items()
+            if (out / name).exists()
+        },
         review_command=shlex.join(["kneematch", "review", str(out.resolve())]),
         settings=_settings(run, summary),
         provenance=_provenance(run),
@@ -196,7 +204,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
                 "area": " ".join(f"{x:.1f},{y:.1f}" for x, y in corners),
                 "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
                 "arm": round(TICK / 3 * knee.width_px, 1),
-                "label": knee.name if knee.laterality else f"image {knee.half}",
+                "label": knee.name if knee.laterality or knee.template else f"image {knee.half}",
                 "x": round(float(corners[:, 0].max() if leftmost else corners[:, 0].min()), 1),
                 "anchor": "end" if leftmost else "start",
                 "y": round(float(corners[:, 1].min()), 1),

@@ -50,7 +50,7 @@ COLUMNS: Final[Columns] = {
 FIELDS: Final = (  # columns that hold a property of the same name
     *("laterality", "laterality_source", "energy", "loss", "polarity", "method"),
     *("width_px", "height_px", "rotation_deg", "mm_per_px", "expected_error_px", "decision"),
-    "match_back",
+    *("template", "match_back"),
 )
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).
@@ -66,14 +66,16 @@ OK, GONE = "ok", "gone"  # status of a row; GONE where the film is no longer the
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 
-def detection_columns(landmarks: Sequence[str], *, parts: bool = False) -> Columns:
+def detection_columns(landmarks: Mapping[str, Sequence[str]]) -> Columns:
     """Return the columns of the table of detections, those of landmarks last.
 
-    `parts`: with those that only other parts of the body than knees have.
+    `landmarks` are by template, "" for knees; other parts of the body have more columns.
     """
+    parts = any(landmarks)
     axes = ("x", "y", "sd") if parts else ("x", "y")
-    columns = COLUMNS | ({"match_back": ENERGY} if parts else {})
-    return columns | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in axes}
+    columns = COLUMNS | ({"template": None, "match_back": ENERGY} if parts else {})
+    names = dict.fromkeys(chain(*landmarks.values()))
+    return columns | {f"{name}_{axis}_px": PIXEL for name in names for axis in axes}
 
 
 def detection_rows(film: FilmRecord, knees: Iterable[Detection]) -> Iterator[dict[str, Cell]]:

@@ -82,17 +82,17 @@ def write_outputs(
         "counts": counted,
         "timings_s": {part: round(seconds, 3) for part, seconds in timings.items()},
     }
-    write_report(out / REPORT, facts, summary, run.thumbnail, reader_agreement(run))
+    write_report(out / REPORT, facts, summary, run.thumbnail, reader_agreement(run), run.noun)
     run.store(run=facts)
     write_run(facts, out / RUN)
     return counted
 
 
 def _open_writers(
-    run: Run, config: DetectConfig, landmarks: Sequence[str], stack: ExitStack
+    run: Run, config: DetectConfig, landmarks: Mapping[str, Sequence[str]], stack: ExitStack
 ) -> list[Callable[[FilmRecord], None]]:
     """Return functions that add a film to each table; the tables appear when the stack ends."""
-    columns = detection_columns(landmarks, parts=bool(run.setting("parts")))
+    columns = detection_columns(landmarks)
     tables: list[tuple[Sequence[str], Columns, Rows]] = [
         (TABLES, columns, lambda film: detection_rows(film, film.knees)),
         ((FAILURES,), FAILURE_COLUMNS, _failure_rows),
@@ -143,7 +143,9 @@ def _count(film: FilmRecord, counts: Counter[str]) -> None:
         counts["exported" if film.made[DICOM][FILES] else "not exported"] += 1
 
 
-def _warn(run: Run, config: DetectConfig, landmarks: Sequence[str], counts: Counter[str]) -> None:
+def _warn(
+    run: Run, config: DetectConfig, landmarks: Mapping[str, Sequence[str]], counts: Counter[str]
+) -> None:
     """Say what a user may miss in the files that were written."""
     if others := counts["not exported"]:
         logger.warning(
@@ -152,12 +154,12 @@ def _warn(run: Run, config: DetectConfig, landmarks: Sequence[str], counts: Coun
             counts["exported"] + others,
             others,
         )
-    if not landmarks and set(LANDMARK_SUFFIXES) & set(config.export):
+    if not any(landmarks.values()) and set(LANDMARK_SUFFIXES) & set(config.export):
         logger.warning("The landmark files have no points, since the template has no landmarks.")
     if outdated := run.count_outdated_decisions():
         logger.warning(
             "%d of the decisions in %s %s about areas that have moved or are gone, and %s ignored. "
-            "Review those knees again.",
+            "Review those again.",
             outdated,
             run.path,
             "is" if outdated == 1 else "are",

@@ -22,6 +22,27 @@ export function showDialog(dialog, text) {
   });
 }
 
+let ofKnees = true; // else the run looked for other areas
+
+// Returns a text about knees as one about what the run looked for.
+export function say(text) {
+  if (ofKnees) return text;
+  return text
+    .replace(/\ba knee(?=s?\b)/g, "an area")
+    .replace(/\bknee(?=s?\b)/g, "area")
+    .replace(/\bKnee(?=s?\b)/g, "Area");
+}
+
+// Has all texts of the page speak of areas instead of knees.
+export function speakOfAreas() {
+  ofKnees = false;
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = say(texts.currentNode.data);
+  for (const name of ["title", "aria-label"]) {
+    for (const each of document.querySelectorAll(`[${name}]`)) each.setAttribute(name, say(each.getAttribute(name)));
+  }
+}
+
 let noticeTimer = 0;
 
 export function showNotice(text, kind = "good") {

@@ -1,7 +1,7 @@
 // The editor: one knee on its film, whose area, landmarks, outlines and side can be corrected.
 
 import { AreaMarks } from "./area_marks.js";
-import { $, arrowKeys, element, showNotice } from "./dialogs.js";
+import { $, arrowKeys, element, say, showNotice } from "./dialogs.js";
 import { FilmView } from "./film_view.js";
 import { LandmarkMarks } from "./landmark_marks.js";
 import { OutlineMarks } from "./outline_marks.js";
@@ -85,7 +85,7 @@ export class Editor {
     this.#set(null);
     $("#knee-film").textContent = name;
     $("#knee-film").title = film;
-    $("#knee-facts").textContent = side ? `${knee}, ${state}${readers && ` (${readers})`}` : "no knee was found";
+    $("#knee-facts").textContent = side ? `${knee}, ${state}${readers && ` (${readers})`}` : say("no knee was found");
     $("#knee-reasons").textContent = reasons.join("; ");
     let areas;
     try {
@@ -129,11 +129,11 @@ export class Editor {
 
   // Takes back the last change of this knee; decisions are revoked in the list only.
   undo() {
-    this.#travel(this.past, this.future, "There is no change of this knee to undo");
+    this.#travel(this.past, this.future, say("There is no change of this knee to undo"));
   }
 
   redo() {
-    this.#travel(this.future, this.past, "There is no change of this knee to redo");
+    this.#travel(this.future, this.past, say("There is no change of this knee to redo"));
   }
 
   #travel(from, to, nothing) {
@@ -162,7 +162,7 @@ export class Editor {
 
   async decide(state) {
     if (!this.place.dataset.ready) return; // the knee is not shown yet
-    if (!this.start || this.adding) return showNotice("There is no detected knee here: add one, or go on", "fair");
+    if (!this.start || this.adding) return showNotice(say("There is no detected knee here: add one, or go on"), "fair");
     this.knee = null; // the decision is about the detected area, not the moved one
     await this.#send({ row: this.row, state, ...this.#reading });
   }
@@ -188,9 +188,9 @@ export class Editor {
 
   // Shows a new knee in a half without one; it is not stored before it is saved.
   async add(side = this.free[0]) {
-    if (!this.free.includes(side)) return showNotice("Both sides of the film have a knee already", "fair");
+    if (!this.free.includes(side)) return showNotice(say("Both sides of the film have a knee already"), "fair");
     const { row } = this;
-    showNotice("Looking for a knee");
+    showNotice(say("Looking for a knee"));
     const knee = await getJson(`api/draft/${row}/${side}`);
     if (this.row !== row) return; // the user has moved on to another knee
     if (this.start) this.others.add(this.#outline(this.start));
@@ -198,10 +198,10 @@ export class Editor {
     this.#forget();
     this.outlined = null;
     $("#knee-reasons").textContent = ""; // those of the knee that was shown before
-    $("#knee-facts").textContent = `new knee on the image’s ${side}, not saved`;
+    $("#knee-facts").textContent = say(`new knee on the image’s ${side}, not saved`);
     this.#set(knee);
     this.zoomToKnee();
-    showNotice(knee.recognised ? "A knee was recognised here: check it, and save it" : "No knee was recognised: place the area", knee.recognised ? "good" : "fair");
+    showNotice(say(knee.recognised ? "A knee was recognised here: check it, and save it" : "No knee was recognised: place the area"), knee.recognised ? "good" : "fair");
   }
 
   restore() {
@@ -309,14 +309,14 @@ export class Editor {
 
   // Leaves the knee by an action; asks first if a change would be lost.
   #leave(action) {
-    if (this.#unsaved && !confirm("Discard the changes of this knee? They are not saved.")) return;
+    if (this.#unsaved && !confirm(say("Discard the changes of this knee? They are not saved."))) return;
     this.knee = null;
     action();
   }
 
   // Warns that a knee was changed and not saved.
   #warn() {
-    if (this.#unsaved) showNotice("The changed knee was not saved", "fair");
+    if (this.#unsaved) showNotice(say("The changed knee was not saved"), "fair");
     this.knee = null;
   }
 

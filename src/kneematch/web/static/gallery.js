@@ -1,6 +1,6 @@
 // The gallery: a grid of cards of which only the visible ones are in the document.
 
-import { $, element, showNotice } from "./dialogs.js";
+import { $, element, say, showNotice } from "./dialogs.js";
 import { kneeMarks, shownSquare } from "./knee_marks.js";
 import { debounce, getJson } from "./server.js";
 
@@ -43,7 +43,7 @@ export class Gallery {
     this.order = order;
     this.at = Math.max(0, Math.min(at, order.length - 1));
     $("#none")?.remove();
-    if (!order.length) this.place.append(element("p", { id: "none" }, "No knee matches these filters."));
+    if (!order.length) this.place.append(element("p", { id: "none" }, say("No knee matches these filters.")));
     this.#layOut();
     this.goTo(this.at);
   }
@@ -83,7 +83,7 @@ export class Gallery {
       const found = rows.findIndex((row) => this.known.get(row)?.state === "undecided");
       if (found >= 0) return this.goTo(start + found);
     }
-    showNotice("No undecided knee after this one");
+    showNotice(say("No undecided knee after this one"));
   }
 
   update(knee) {

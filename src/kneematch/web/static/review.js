@@ -1,6 +1,6 @@
 // The review page: look through the knees of a run and decide about them.
 
-import { $, bindKeys, element, setUpHelp, showNotice } from "./dialogs.js";
+import { $, bindKeys, element, setUpHelp, showNotice, speakOfAreas } from "./dialogs.js";
 import { Editor } from "./editor.js";
 import { Gallery } from "./gallery.js";
 import { debounce, getJson, postJson } from "./server.js";
@@ -12,6 +12,7 @@ const start = await getJson("api/start");
 const filters = $("#filters");
 const gallery = new Gallery(openEditor);
 const editor = new Editor({ decide, closed, step, measured: start.measured });
+if (start.noun === "area") speakOfAreas();
 
 function showCounts(counts) {
   const { rows, accepted, corrected, rejected, to_review } = counts;
@@ -38,7 +39,7 @@ async function decide(decision) {
   const { row, counts } = await enqueue(() => postJson("api/decide", decision));
   if (!gallery.order.includes(row.row)) {
     gallery.insert(row.row); // a knee that was added
-    if (filters.shown.value !== "no_knee") showLength("knee");
+    if (filters.shown.value !== "no_knee") showLength(start.noun);
   }
   gallery.update(row);
   showCounts(counts);
@@ -119,7 +120,7 @@ async function order(signal, at = null) {
 function showOrder(rows, query, at) {
   // Continue after the last decision, or start at the beginning.
   gallery.setOrder(rows, at === null ? 0 : rows.indexOf(at) + 1);
-  showLength(query.get("shown") === "no_knee" ? "film" : "knee");
+  showLength(query.get("shown") === "no_knee" ? "film" : start.noun);
 }
 
 function showLength(noun) {
