@@ -173,6 +173,6 @@ def test_export_onnx_graphs_are_valid_and_say_what_they_hold(exported: Path) -> 
 
 def test_export_onnx_keeps_files_that_are_there(exported: Path) -> None:
     before = (exported / "pose.onnx").stat().st_mtime_ns
-    with pytest.raises(SettingsError, match="--force"):
+    with pytest.raises(SettingsError, match="`force`"):
         export_onnx(exported)
     assert (exported / "pose.onnx").stat().st_mtime_ns == before

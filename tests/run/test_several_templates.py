@@ -121,12 +121,12 @@ def test_detect_config_refuses_what_several_templates_cannot_have(
     found: Path, template: str
 ) -> None:
     hip = str(found.parent / "hip.json")
-    with pytest.raises(SettingsError, match="trained for one --template"):
+    with pytest.raises(SettingsError, match="trained for one `template`"):
         DetectConfig(template=(hip, template), model="model.safetensors")
     twice = DetectConfig(template=(template, template), method="search", device="cpu")
-    with pytest.raises(SettingsError, match="Only one --template"):
+    with pytest.raises(SettingsError, match="Only one `template`"):
         twice.load_detectors()
-    with pytest.raises(SettingsError, match="need a --template of knees"):
+    with pytest.raises(SettingsError, match="need a `template` of knees"):
         DetectConfig(template=(hip,), measure=True, device="cpu").load_detectors()
     assert list(DetectConfig(template=(hip, template), device="cpu").load_detectors()) == [
         "hip",

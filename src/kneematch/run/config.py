@@ -22,7 +22,6 @@ from kneematch.options import (
     check_options,
     option,
 )
-from kneematch.run.film_record import film_names
 
 if TYPE_CHECKING:
     from kneematch.knee.crop import CropSize
@@ -204,6 +203,8 @@ class DetectConfig:
 
     def load_detectors(self) -> "dict[str, Detector]":
         """Load a detector for each template, by its name; that of knees has the name ""."""
+        from kneematch.run.film_record import film_names  # imports NumPy, which is slow
+
         names, templates = film_names(self.template, set()), self.template or (None,)
         detectors: dict[str, Detector] = {}
         for name, template in zip(names or [""], templates, strict=True):

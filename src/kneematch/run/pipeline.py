@@ -42,7 +42,7 @@ logger = logging.getLogger("kneematch")
 # With fewer films a GPU gains nothing: it takes seconds until all processes compute on it.
 GPU_FILMS_PER_CORE: Final = 64
 LISTED_REASONS: Final = 10  # kept in the result; failures.csv has all
-COMMIT_FILMS, COMMIT_S = 64, 1.0  # films, or seconds, after which the database is written
+COMMIT_S: Final = 1.0  # between commits to the database, each of which waits for the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +361,7 @@ def save_visits(
     with progress("detecting", count, done) as advance, closing(visited) as batches:
         for films in batches:
             waiting += films
-            if len(waiting) >= COMMIT_FILMS or monotonic() - last > COMMIT_S:
+            if monotonic() - last > COMMIT_S:
                 run.save(waiting)
                 waiting, last = [], monotonic()
             for film in films:

@@ -44,6 +44,7 @@ from kneematch.run.outputs.dicom_sr import (
     structured_report,
 )
 
+CAPTURE_PX: Final = 1024  # longest side, without the text below: 3 MB uncompressed
 STATE_SERIES, CAPTURE_SERIES, SEGMENT_SERIES = 9502, 9503, 9504
 REVIEW_COLOUR: Final = (255, 70, 70)  # outline; overlays have a darker red behind white text
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
@@ -187,7 +188,7 @@ def secondary_capture(
     header: Dataset, film: Radiograph, detections: Sequence[Detection]
 ) -> Dataset:
     """Return a colour picture of the film with the outlines burned in, uncompressed."""
-    picture = np.asarray(draw_detections(film, detections))
+    picture = np.asarray(draw_detections(film, detections, longest_px=CAPTURE_PX))
     spacing = None
     if film.mm_per_px is not None:
         spacing = film.mm_per_px * film.size[1] / picture.shape[1]

@@ -103,7 +103,7 @@ def review_text(knee: Detection) -> str:
 
 def crop_rows(film: FilmRecord, size: CropSize) -> Iterator[dict[str, Cell]]:
     """Yield the rows of a film in crops.csv, which map its crops' pixels to those of the film."""
-    if not film.made.get(CROPS, {}).get(FILES):
+    if not (film.kept and film.made.get(CROPS, {}).get(FILES)):
         return
     assumed, names = assumed_spacing(film.kept), crop_names(film)
     for knee in film.kept:
