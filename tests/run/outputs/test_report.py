@@ -90,6 +90,11 @@ def written(
     return page, text
 
 
+def test_write_report_shows_a_damaged_time_as_it_is(tmp_path: Path) -> None:
+    page, _ = written(tmp_path, [], {**RUN, "ended": "2026-03-01T1!:00:00+00:00"})
+    assert "2026-03-01 1!:00 UTC" in " ".join(page.text)
+
+
 def test_write_report_has_counts_settings_versions_and_times(tmp_path: Path, knees: Knees) -> None:
     page, _ = written(tmp_path, [make_record(1, *knees), failed(2, "b.dcm", "b.dcm: empty")])
     told = " ".join(page.text)
