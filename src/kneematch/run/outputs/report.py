@@ -40,7 +40,9 @@ SPARK_BARS: Final = 24
 NO_MM, NO_OUTLINES = "millimetres not known", "bones not outlined"  # why measures are missing
 LINKS: Final = {  # results that the page links to, where they are there
     "detections.csv": "one row for each knee: where it is, which side, whether to look at it",
-    "measurements.csv": "one row for each knee: joint-space widths and angles",
+    "knees.csv": "one row for each knee: its main measures; begin here",
+    "measurements.csv": "all joint-space widths and angles, with standard deviations",
+    "outlines.json": "outlines of the bones",
     "failures.csv": "films without a knee, and films that could not be used",
     "review.csv": "the decisions of the review",
     "crops": "a picture of each knee",
