@@ -156,7 +156,9 @@ class Tally:
     flagged: list[bool] = field(default_factory=list)  # by row
     flagged_without_metal: list[bool] = field(default_factory=list)  # by row known to have none
     ious: list[float] = field(default_factory=list)  # by knee
-    errors: list[tuple[float, float]] = field(default_factory=list)  # of margins: true, expected
+    errors: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # margins: true and expected error
     wrong: list[bool] = field(default_factory=list)  # by row: the area is wrong and not flagged
     metal: list[tuple[bool, bool]] = field(default_factory=list)  # by knee: true, found
 

@@ -26,7 +26,7 @@ from kneematch.sampling import resize
 from kneephantoms import Phantom, phantom, plan_film, true_knees
 
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
-METAL_SEED = 10_000  # of the first film that is drawn for its metal
+METAL_SEED = 10_000  # seed of the first film that is drawn for its metal
 HEADS = 40  # films of heads that squares are cut out of
 EMPTY = 0.02  # standard deviation of a square that shows nothing
 Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
@@ -42,7 +42,7 @@ class Case:
     margins: Points | None = None
     scored: tuple[bool, ...] = ()  # by knee: its margins are certain enough to be scored
     metal: tuple[bool, ...] | None = None  # by knee, from the left to the right
-    path: Path | None = None  # of the film's file, if it is not altered
+    path: Path | None = None  # the film's file, if it is not altered
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -105,7 +105,9 @@ class Reader:
     def __init__(self, seeds: Path, seed: int) -> None:
         self.seed = seed
         found = {name: sorted((seeds / name).iterdir()) for name in TARGETS}
-        self.good = {name: paths for name, paths in found.items() if paths}  # of this version
+        self.good = {
+            name: paths for name, paths in found.items() if paths
+        }  # good files of this version
         self.targets = [TARGETS[name] for name in self.good for _ in range(TARGETS[name].share)]
         self.folder = Path(tempfile.mkdtemp(dir=seeds.parent))
         prepare_folder(seeds, self.folder)
@@ -180,7 +182,7 @@ def run_inputs(seeds: Path, seed: int, numbers: range, ends: float) -> Iterator[
         process = processes.Process(target=work, args=(seeds, seed, some, theirs), daemon=True)
         process.start()
         theirs.close()
-        name = ""  # of the input in hand
+        name = ""  # name of the input in hand
         try:
             while time.monotonic() < ends:
                 number, name = ours.recv()

@@ -170,7 +170,7 @@ def _restyle_jpeg_2000(data: bytes, rng: Random) -> bytes:
     segment = b"\xff\x52" + struct.pack(">H", 2 + len(style)) + style
     end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
     first = data.index(b"\xff\x90\x00\x0a")  # tile-part
-    part = data[first : first + 6] + bytes(4) + data[first + 10 :]  # of any length
+    part = data[first : first + 6] + bytes(4) + data[first + 10 :]  # a tile-part of any length
     if rng.random() < 0.3:  # the style is that of a tile only
         return data[:first] + part[:12] + segment + part[12:]
     return data[:at] + segment + data[end:first] + part

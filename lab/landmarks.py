@@ -22,7 +22,7 @@ from kneematch import Detector, read
 from kneematch.films.annotation import Annotation, annotate_part, save_annotation
 from kneematch.training.landmark_training import train_landmarks
 
-MARGIN = 0.15  # of the box around the landmarks, as a share of its longer side
+MARGIN = 0.15  # added around the landmarks' box, as a share of its longer side
 
 
 def main() -> None:

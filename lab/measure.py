@@ -55,7 +55,7 @@ Array = NDArray[np.float64]
 FIRST_SEED = 700_000  # disjoint from those of training
 TIBIOFEMORAL = "tibiofemoral_angle"
 SHOWN = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4)  # plateau widths of a shaft that a cut film shows
-FULL_SD = measure.SHAFT_SD[1][-1]  # of an angle whose shafts are seen to the end
+FULL_SD = measure.SHAFT_SD[1][-1]  # for an angle whose shafts are seen to the end
 REPEAT_DEG = 7.0
 # Crops of each grade in the public set that the graded ones are drawn from.
 OWN_PROPORTIONS = (3253, 1495, 2175, 1086, 251)

@@ -32,7 +32,7 @@ from job import family, megabytes
 from kneephantoms import SynthConfig, synthesize
 
 PARTS = 20
-PORT, SENDERS = 11999, 4  # of the node, and of those that send to it
+PORT, SENDERS = 11999, 4  # port of the node, and number of senders
 OBJECTS = 3  # that are sent for each film
 STEADY_FILMS = 1000  # fewer take too little time to judge the memory
 SAMPLE_S = 0.5

@@ -55,7 +55,7 @@ from phantom_data import (
 )
 
 AVERAGED = 2000  # healthy knees in a mean template
-LOCATED_JITTER = PoseJitter(0.22, 0.2, 0.10)  # of knees that the locator found
+LOCATED_JITTER = PoseJitter(0.22, 0.2, 0.10)  # for knees that the locator found
 POSE_NETWORKS = {"coarse": WIDTH, "fine": WIDTH // 2}  # and the widths of their ResNet18
 # Reduction of crops to what the detector sees.
 VIEW_REDUCTION = round(CROP_PLATEAU * VIEW_WIDTH / VIEW_SIZE[1])

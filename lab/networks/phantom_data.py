@@ -27,7 +27,7 @@ FILM = 768  # long side of the small films
 CROP = 640  # side of a crop around a knee
 CROP_PLATEAU = 200  # plateau width in a crop, in pixels: as in the views that the detector cuts
 KNEES = 2  # most knees of a film
-HIGHEST_GRADE = 1  # of the knees in the mean templates
+HIGHEST_GRADE = 1  # highest grade of the knees in the mean templates
 METAL = 0  # column of `flags`
 HEALTHY = 1
 

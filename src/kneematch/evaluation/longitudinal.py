@@ -23,7 +23,7 @@ from kneematch.run.outputs.measurements import MEASUREMENTS, MM
 from kneematch.run.outputs.tables import Columns, open_tables
 
 BEFORE, AFTER = "before", "after"
-POWERS: Final = {"mm": 1, "mm2": 2}  # of the plateau's width, by which measures are multiplied
+POWERS: Final = {"mm": 1, "mm2": 2}  # powers of the plateau's width that measures contain
 VALUES: Final = {  # columns of measures, their units, and the columns of their deviations
     f"{name}_{kind}": (kind, f"{name}_{unit}_sd")
     for name, unit in UNITS.items()
@@ -32,7 +32,7 @@ VALUES: Final = {  # columns of measures, their units, and the columns of their 
 }
 SIDE, LATERALITY = "image_side", "laterality"  # columns, and values of `paired_by`
 PARTS: Final = (BEFORE, AFTER, "change", "change_sd", "sdc")
-PAIRED: Final = ("visit", "film", SIDE)  # of both visits
+PAIRED: Final = ("visit", "film", SIDE)  # columns that both visits have
 DECIMALS: Final = 4
 COLUMNS: Final[Columns] = {
     **dict.fromkeys(("patient", LATERALITY, "paired_by")),

@@ -22,7 +22,11 @@ KNEES, ONE, PAIR, ANY = FINDS = ("knees", "one", "pair", "any")
 MAX_SCALE_RANGE: Final = 3.0
 MAX_TURN_DEG: Final = 45.0
 BOXES: Final = ("fine", "coarse", "red", "green")
-NEEDED_BOXES: Final = ("fine", "red", "green")  # of knees; other parts need the first only
+NEEDED_BOXES: Final = (
+    "fine",
+    "red",
+    "green",
+)  # boxes that knees need; other parts need the first only
 MAX_PX: Final = 1e6  # beyond any film
 SMALLEST_BOX_PX: Final = 2
 SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside

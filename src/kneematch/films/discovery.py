@@ -31,7 +31,7 @@ IMAGE_STARTS: Final = (
 )
 # Files that often lie beside films, and that nobody would take for one.
 TEXTS: Final = (".csv", ".tsv", ".txt", ".json", ".toml", ".md", ".html", ".xlsx")
-MOST_KINDS: Final = 6  # of files that are skipped, in a message
+MOST_KINDS: Final = 6  # kinds of skipped files that a message names
 IMAGE_START_BYTES: Final = 8
 INDEX: Final = "DICOMDIR"  # the table of contents of a medium
 LIST_SIGN: Final = "@"

@@ -36,7 +36,7 @@ from kneematch.search.landmark_matching import (
 # Unnamed landmarks in [-1, 1]^2, which tell whether the area is right.
 GRID: Final = (-0.6, 0.0, 0.6)
 FORMAT: Final = "kneematch-landmarks/1"  # file of landmarks that `train` has learnt
-MAX_ANY_LOSS: Final = 0.55  # of any number of areas, those that match better are reported
+MAX_ANY_LOSS: Final = 0.55  # areas of `find: any` that match better are reported
 SAME_AREA: Final = 0.5  # areas are one if their centres are closer than this share of the width
 LEAST_AWAY: Final = 0.75  # shares of width or height by which the areas of a film lie apart
 
@@ -48,7 +48,7 @@ class BodyPart:
     find: str  # ONE, PAIR or ANY
     whole: WholeFilm
     scales: tuple[float, float]
-    names: tuple[str, ...]  # of the first landmarks of the model
+    names: tuple[str, ...]  # names of the model's first landmarks
     landmarks: LandmarkModel
 
 

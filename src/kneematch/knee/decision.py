@@ -65,7 +65,7 @@ class Decision:
     reader: str = ""  # who decided
     grade: str = ""  # such as "2" of Kellgren and Lawrence, or another text
     note: str = ""
-    template: str = ""  # of an added area of another part than knees
+    template: str = ""  # template of an added area that is no knee
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that no reviewer can have meant."""

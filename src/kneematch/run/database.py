@@ -111,7 +111,7 @@ class Run:
             raise SettingsError(
                 f"{out} holds no run. Name the folder that `kneematch detect` has filled."
             )
-        for folder in FOLDERS:  # of which files are written and removed
+        for folder in FOLDERS:  # files are written to these, and removed
             if (out / folder).is_symlink():
                 raise SettingsError(f"{out / folder} is a link. Remove it, or name another folder.")
         with user_errors(self.path):

@@ -87,7 +87,7 @@ class RowQuery:
         "differ",
         "no_knee",
     ] = "all"
-    side: Literal["R", "L", "unknown"] | None = None  # of the patient
+    side: Literal["R", "L", "unknown"] | None = None  # the patient's side
     reason: Annotated[str, Field(max_length=400)] | None = None
     film: Annotated[str, Field(max_length=400)] | None = None  # part of its name
 

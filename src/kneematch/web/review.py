@@ -430,7 +430,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
         result = session.apply()
-        counted = f"{result.decisions}, {result.review:,} to review"  # of all readers
+        counted = f"{result.decisions}, {result.review:,} to review"  # counts of all readers
         message = "all files are up to date" if session.reader else counted
         return {"out": str(session.out), "message": message, "problems": result.missing_reasons}
 

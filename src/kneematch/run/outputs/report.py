@@ -29,13 +29,13 @@ from kneematch.run.outputs.run_file import versions
 
 MOST_FAILURES: Final = 200
 MOST_EMPTY: Final = 12  # films without a knee that are shown
-MARGIN_ERROR: Final = 0.03  # of the plateau's width: a margin error that the page counts
+MARGIN_ERROR: Final = 0.03  # margin error that the page counts, as a share of the plateau's width
 MEASURES: Final = {  # titles of the measures that are shown
     "jsw_medial_minimum": "Smallest joint-space width, medial",
     "jsw_lateral_minimum": "Smallest joint-space width, lateral",
     "tibiofemoral_angle": "Angle between femur and tibia, varus above 0",
 }
-RANGES: Final = {"mm": (0, 12), "%": (0, 16), "°": (-20, 20)}  # of their histograms
+RANGES: Final = {"mm": (0, 12), "%": (0, 16), "°": (-20, 20)}  # ends of their histograms
 SPARK_BARS: Final = 24
 NO_MM, NO_OUTLINES = "millimetres not known", "bones not outlined"  # why measures are missing
 LINKS: Final = {  # results that the page links to, where they are there
