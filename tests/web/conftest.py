@@ -131,7 +131,8 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for seed in SEEDS:
         path = folder / f"film-{seed}.dcm"
         film = radiograph(phantom(seed, size=SIZE))
-        write_dicom(path, film.pixels, mm_per_px=256 / SIZE[1], laterality="B")
+        spacing = film.mm_per_px if FOR_DOCS else 256 / SIZE[1]
+        write_dicom(path, film.pixels, mm_per_px=spacing, laterality="B")
         paths.append(path)
     return paths
 
