@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kneematch.models.locator import KneeLocation
 
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
-# lab/review_flags.py counts the good and the bad areas that they flag.
+# lab/accuracy.py counts the areas that they flag.
 MAX_LOSS: Final = 0.3
 MAX_MISMATCH: Final = 0.5  # by the robust energy, which includes local contrast; of all parts
 # Other parts of the body. Right areas of heads, feet and chests match back within 0.006 to 0.04 of
@@ -60,7 +60,7 @@ LEG_BRIGHTNESS: Final = 0.75
 ADULT_MM: Final = (60.0, 105.0)
 PLATEAU_MM: Final = (40.0, 130.0)
 # 90 % of the margin errors lie below these shares of the area's width, by mismatch: calibrated on
-# phantoms and multiplied by 2.71, which labelled real films need (lab/review_flags.py).
+# phantoms and multiplied by 2.71, which labelled real films need (lab/accuracy.py).
 # Above COMMON_MISMATCH there are too few knees to calibrate, and the values are a guess. Where the
 # consistency check ran, the mismatch is capped there, and the error is at least ERROR_PER_DISTANCE
 # times the distance from what the network saw.

@@ -288,8 +288,11 @@ class DetectConfig:
         """
         if self.hash_patients is None:
             return None
+        from kneematch.films.files import open_regular
+
         try:
-            key = Path(self.hash_patients).read_bytes()
+            with open_regular(self.hash_patients) as file:
+                key = file.read()
         except OSError as error:
             raise SettingsError("The file of --hash-patients cannot be read.") from error
         if len(key) < SHORTEST_KEY:

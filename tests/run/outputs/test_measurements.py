@@ -2,6 +2,7 @@
 
 import csv
 import hmac
+import os
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,6 @@ def test_open_measurements_hashes_patients_with_a_key(tmp_path: Path) -> None:
         key.unlink() if wrong is None else key.write_bytes(wrong)
         with pytest.raises(SettingsError, match=message):
             write_knees(tmp_path, "P1.dcm", hash_patients=str(key), **settings)
+    os.mkfifo(key)  # which is not waited for
+    with pytest.raises(SettingsError, match="cannot be read"):
+        write_knees(tmp_path, "P1.dcm", hash_patients=str(key), **settings)
