@@ -7,10 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import (
-    Image,
-    WebPImagePlugin,  # noqa: F401 - or Pillow would load all plug-ins to find it
-)
+from PIL import Image
 
 from kneematch.films.files import atomic_write, write_file
 
@@ -19,7 +16,7 @@ Colour = tuple[int, int, int]
 LEFT_COLOUR: Final = (255, 150, 40)
 RIGHT_COLOUR: Final = (70, 170, 255)
 THUMBNAIL_PX: Final = 512  # longest side; a knee has half of it on a film of both
-THUMBNAIL_QUALITY: Final = 60
+THUMBNAIL_QUALITY: Final = 50
 WINDOW: Final = (0.5, 99.5)  # percentiles shown as black and white
 NARROWEST: Final = 1e-3  # window that can be chosen, as a share of that
 WINDOW_SIDE: Final = 400  # rows and columns, at least, that are looked at for these
@@ -50,6 +47,17 @@ def to_grey8(
     return grey.clip(0, 255, out=grey).astype(np.uint8)
 
 
+def average_blocks(pixels: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Return the means of blocks of `side` x `side` pixels of an image (H, W).
+
+    Rows and columns that fill no block are left out. A fifth of the time of avg_pool2d.
+    """
+    height, width = (length // side * side for length in pixels.shape)
+    rows = sum((pixels[k:height:side] for k in range(1, side)), start=pixels[:height:side])
+    means = sum((rows[:, k:width:side] for k in range(1, side)), start=rows[:, :width:side])
+    return np.asarray(means * np.float32(1 / side**2))
+
+
 def encode(picture: Image.Image, kind: str, **options: int) -> bytes:
     """Return the content of a picture's file, of a kind such as "jpeg"; options as Pillow's."""
     file = io.BytesIO()
@@ -64,8 +72,8 @@ def data_url(picture: Image.Image, kind: str, **options: int) -> str:
 
 
 def thumbnail(pixels: NDArray[np.float32]) -> bytes:
-    """Return a small copy of a film (H, W) in 8-bit grey, as WebP of about 10 kB."""
-    return encode(reduced(pixels), "webp", quality=THUMBNAIL_QUALITY, method=0)
+    """Return a small copy of a film (H, W) in 8-bit grey, as JPEG of about 10 kB."""
+    return encode(reduced(pixels), "jpeg", quality=THUMBNAIL_QUALITY)
 
 
 def reduced(pixels: NDArray[np.float32]) -> Image.Image:
@@ -73,9 +81,10 @@ def reduced(pixels: NDArray[np.float32]) -> Image.Image:
     height, width = pixels.shape
     scale = min(1.0, THUMBNAIL_PX / max(height, width))
     size = max(1, round(scale * width)), max(1, round(scale * height))
-    step = max(1, int(0.5 / scale))  # two rows and columns for each of the copy are enough
-    small = Image.fromarray(pixels[::step, ::step]).resize(size, Image.Resampling.BOX)
-    return Image.fromarray(to_grey8(np.asarray(small)))
+    larger = int(1 / scale)
+    step = max(1, larger // 2)  # two rows and columns for each of the copy are enough
+    small = average_blocks(pixels[::step, ::step], min(larger, 2))
+    return Image.fromarray(to_grey8(small)).resize(size, Image.Resampling.BOX)
 
 
 def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> None:

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.errors import SettingsError
+from kneematch.films.pictures import average_blocks
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.options import check_type
@@ -99,8 +99,7 @@ def cut(film: Radiograph, place: CropPlace, beyond: str = "zeros") -> NDArray[np
     height, width = film.size
     into_film = compose(torch.linalg.inv(rectangle_to_film(0, 0, width, height)), place.to_film)
     rows, columns = place.size
-    finer = math.ceil(place.step_px - 1e-6)  # so that no film pixel is stepped over
+    finer = round(place.step_px)  # samples about a film pixel apart, so that none is stepped over
     finer = max(1, min(finer, MOST_PX // max(rows, columns)))  # bounded for a senseless spacing
     fine = sample(pixels, into_film[:2].to(pixels), (finer * rows, finer * columns), beyond)
-    crop = fine if finer == 1 else F.avg_pool2d(fine[None], finer)[0]
-    return crop.clamp(0, 1).numpy()  # for rounding
+    return average_blocks(fine.numpy(), finer).clip(0, 1)  # for rounding

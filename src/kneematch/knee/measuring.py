@@ -12,15 +12,15 @@ from typing import Final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.linalg import solveh_banded
 from scipy.ndimage import gaussian_filter1d, map_coordinates
 
 from kneematch.films.annotation import find_plateau_margins
+from kneematch.films.pictures import average_blocks
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.crop import CropPlace, cut
-from kneematch.knee.detection import Detection
+from kneematch.knee.detection import CORNERS, Detection
 from kneematch.knee.knee_images import knee_images
 from kneematch.knee.measure import Array, JointMeasures, Outlines, review_reasons
 from kneematch.knee.metal import find_metal
@@ -52,7 +52,7 @@ PLATEAU_SHARE: Final = 0.75  # plateau over area, where the template has no marg
 # The sides of the bones are known beyond these distances from the plateau, in plateau widths.
 FEMUR_STARTS: Final = -0.16
 TIBIA_STARTS: Final = 0.07
-FINEST_STEP: Final = 1.5  # pixels of a film per pixel of a crop, to which films are reduced
+FINEST_STEP: Final = 1.25  # pixels of a film per pixel of a crop, to which films are reduced
 MIN_PLATEAU_PX: Final = 16.0  # pixels of the crop; so narrow a plateau is then refused
 MAX_SIDE_SD: Final = 0.1  # in plateau widths; a side that is less certain ends there
 
@@ -200,11 +200,12 @@ def _locate(film: Radiograph, place: CropPlace, network: OutlineNetwork) -> Bord
     """Return what the network sees in a crop; cut from a smaller film if that is quicker."""
     factor = int(place.step_px / FINEST_STEP)
     if factor > 1:
-        pixels = torch.from_numpy(film.pixels)[None]
-        height, width = film.size[0] // factor * factor, film.size[1] // factor * factor
-        small = F.avg_pool2d(pixels[:, :height, :width], factor)[0].numpy()
-        film = replace(film, pixels=small)
-        shrink = torch.diag(torch.tensor([1 / factor, 1 / factor, 1.0]).double())
+        corners = transform(place.to_film.numpy(), np.array(CORNERS))
+        most = np.array(film.size[::-1]) - factor
+        x, y = (corners.min(0) - factor).clip(0, most).astype(int)  # what is needed of the film
+        right, bottom = np.maximum(corners.max(0).astype(int), (x, y)) + 2 * factor
+        film = replace(film, pixels=average_blocks(film.pixels[y:bottom, x:right], factor))
+        shrink = torch.tensor([[1, 0, -x], [0, 1, -y], [0, 0, factor]]).double() / factor
         place = replace(place, to_film=shrink @ place.to_film)
     crop = torch.from_numpy(cut(film, place, "border"))
     return locate(network(standardize(crop[None]).to(network.head.weight.dtype)))

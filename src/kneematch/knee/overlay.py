@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour, average_blocks, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 
-LONGEST_PX: Final = 1600  # side of the picture
+LONGEST_PX: Final = 1600  # side of the picture, to which films are reduced by a whole number
 LAYER_PX: Final = 3200  # lines are drawn on about this size, 2 to 4 times larger, then reduced
 LINE_SHARE: Final = 1 / 520  # width of lines over the picture's longest side
 THINNEST_PX: Final = 1.4
@@ -103,11 +103,8 @@ def _caption(knee: Detection) -> str:
 
 def _grey_picture(film: Radiograph, longest_px: int) -> tuple[Image.Image, float]:
     """Return a film in grey, as an RGB picture of at most so many pixels a side, and its scale."""
-    height, width = film.size
-    scale = min(1.0, longest_px / max(height, width))
-    size = max(1, round(scale * width)), max(1, round(scale * height))
-    small = Image.fromarray(film.pixels).resize(size, Image.Resampling.BOX)
-    return Image.fromarray(to_grey8(np.asarray(small))).convert("RGB"), scale
+    side = -(-max(film.size) // longest_px)
+    return Image.fromarray(to_grey8(average_blocks(film.pixels, side))).convert("RGB"), 1 / side
 
 
 def _paste(picture: Image.Image, layer: Image.Image, place: tuple[int, int], larger: int) -> None:

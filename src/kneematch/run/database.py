@@ -75,7 +75,7 @@ CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_revi
 CREATE INDEX IF NOT EXISTS decided_knees ON knees (state, needs_review) WHERE state != '';
 """
 THUMBNAIL_SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, webp BLOB NOT NULL)"
+    "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)"
 )
 HOLDS: Final = "revokes IS NULL AND NOT EXISTS (SELECT 1 FROM decisions r WHERE r.revokes = d.id)"
 READER: Final = "IFNULL(json_extract(d.content, '$.reader'), '')"
@@ -433,8 +433,8 @@ class Run:
                 )
 
     def thumbnail(self, film: int) -> bytes | None:
-        """Return the thumbnail of a film as WebP; None if there is none."""
-        rows = self.query("SELECT webp FROM thumbnails.films WHERE id = ?", film)
+        """Return the thumbnail of a film as JPEG; None if there is none."""
+        rows = self.query("SELECT jpeg FROM thumbnails.films WHERE id = ?", film)
         return rows[0][0] if rows else None
 
     # Decisions

@@ -46,7 +46,7 @@ class FilmRecord:
     to_make: frozenset[str] | None = None  # kinds of files that its next visit makes; None: all
     gone: bool = False  # its file is no longer there
     missing: tuple[str, ...] = ()  # what could not be made of it in its last visit, and why
-    thumbnail: bytes = b""  # as WebP
+    thumbnail: bytes = b""  # as JPEG
     set_aside: frozenset[str] = frozenset()  # halves with corrections that no longer hold
 
     @property

@@ -21,6 +21,9 @@ LOCAL_CONTRAST_WEIGHT: Final = 0.5
 REACH: Final = 12 / 500  # deviation of the Gaussian neighbourhood, as a share of the image's width
 # Local deviations below this share of the image's own count as noise, which is not amplified.
 NOISE: Final = 0.2
+# Natural logarithm of the least weight in a Gaussian mean. It adds nothing to a sum, but numbers
+# below the normal range of floats would slow a CPU down.
+FAINTEST: Final = -40.0
 TINY: Final = 1e-20  # so that a black image gives zeros and not NaN
 
 
@@ -99,5 +102,6 @@ def _smooth(images: Tensor) -> Tensor:
 def _gaussian(length: int, sigma: float, like: Tensor) -> Tensor:
     """Return weights (length, length); row i averages the pixels around i that exist."""
     position = torch.arange(length, device=like.device).to(like.dtype)
-    weights = torch.exp(-0.5 * ((position[:, None] - position) / sigma).square())
+    exponents = -0.5 * ((position[:, None] - position) / sigma).square()
+    weights = torch.exp(exponents.clamp(min=FAINTEST))
     return weights / weights.sum(1, keepdim=True)

@@ -387,7 +387,7 @@ def review_app(session: ReviewSession) -> FastAPI:
     def thumbnail(film: FilmNumber) -> Response:
         with session.run() as run:
             picture = run.thumbnail(film)
-        return Response(picture or b"", 200 if picture else 404, media_type="image/webp")
+        return Response(picture or b"", 200 if picture else 404, media_type="image/jpeg")
 
     @app.get("/film/{row}")
     def film(row: OneRow, window: Annotated[Window, Depends(Window)]) -> Response:

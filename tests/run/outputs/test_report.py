@@ -116,7 +116,7 @@ def test_write_report_loads_nothing_from_elsewhere(tmp_path: Path, knees: Knees)
     page, text = written(tmp_path, [make_record(1, knees[0])])
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "link", "iframe", "object", "base", "form"}
-    assert all(source.startswith("data:image/webp;base64,") for source in page.sources())
+    assert all(source.startswith("data:image/jpeg;base64,") for source in page.sources())
     assert not re.search(r"https?://|@import|url\(", text)
     assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
     policy = [attrs["content"] for tag, attrs in page.tags if "http-equiv" in attrs]

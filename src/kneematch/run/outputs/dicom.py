@@ -44,7 +44,7 @@ from kneematch.run.outputs.dicom_sr import (
     structured_report,
 )
 
-CAPTURE_PX: Final = 1024  # longest side, without the text below: 3 MB uncompressed
+CAPTURE_PX: Final = 1280  # longest side, without the text below: 4 MB uncompressed
 STATE_SERIES, CAPTURE_SERIES, SEGMENT_SERIES = 9502, 9503, 9504
 REVIEW_COLOUR: Final = (255, 70, 70)  # outline; overlays have a darker red behind white text
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
@@ -215,19 +215,19 @@ def segmentation(header: Dataset, knees: Sequence[Detection], size: tuple[int, i
 
     The arguments are those of `structured_report`.
     """
-    masks, segments = [], []
+    labels, segments = Image.new("L", size[::-1]), []
+    draw = ImageDraw.Draw(labels)
     algorithm = hd.AlgorithmIdentificationSequence(
         MAKER, codes.DCM.ArtificialIntelligence, __version__
     )
     for knee in knees:
         for name, (kind, polygon) in _areas(knee).items():
-            mask = Image.new("1", size[::-1])
-            ImageDraw.Draw(mask).polygon(polygon.ravel().tolist(), fill=1)
-            masks.append(np.asarray(mask))
+            number = len(segments) + 1
+            draw.polygon(polygon.ravel().tolist(), fill=number)
             label = f"{name} {knee.laterality or 'image ' + knee.side}"
             segments.append(
                 hd.seg.SegmentDescription(
-                    segment_number=len(masks),
+                    segment_number=number,
                     segment_label=label,
                     segmented_property_category=codes.SCT.AnatomicalStructure,
                     segmented_property_type=kind,
@@ -239,7 +239,7 @@ def segmentation(header: Dataset, knees: Sequence[Detection], size: tuple[int, i
             )
     made = hd.seg.Segmentation(
         source_images=[header],
-        pixel_array=np.stack(masks, axis=-1)[None],
+        pixel_array=np.asarray(labels)[None],
         segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
         segment_descriptions=segments,
         device_serial_number=MAKER,
@@ -254,12 +254,14 @@ def _areas(knee: Detection) -> dict[str, tuple[Code, NDArray[np.float64]]]:
     if knee.measures is None:
         return {}
     lines = knee.measures.outlines
-    areas = {"Joint space": (codes.SCT.KneeJoint, [lines.femur, lines.tibia[::-1]])}
+    areas = {}
     (left, right), (lower_left, lower_right) = lines.femur_sides, lines.tibia_sides
     if len(left) and len(right):
         areas["Femur"] = codes.SCT.Femur, [lines.femur, right[::-1], left]
     if len(lower_left) and len(lower_right):
         areas["Tibia"] = codes.SCT.Tibia, [lines.tibia, lower_right, lower_left[::-1]]
+    # Borders that it shares with the bones belong to the joint space, which comes last.
+    areas["Joint space"] = codes.SCT.KneeJoint, [lines.femur, lines.tibia[::-1]]
     return {name: (code, np.concatenate(parts)) for name, (code, parts) in areas.items()}
 
 

@@ -177,12 +177,13 @@ def _measurement_group(
             sr.FindingSite(codes.SCT.KneeJoint, laterality=LATERALITY.get(knee.laterality))
         ],
         algorithm_id=sr.AlgorithmIdentification(name=f"{MAKER} {knee.method}", version=__version__),
-        measurements=_measurements(knee),
         qualitative_evaluations=[
             sr.QualitativeEvaluation(REVIEW, codes.SCT.Yes if knee.needs_review else codes.SCT.No)
         ],
     )
     content = group[0].ContentSequence  # the group's container; TID 1410 is extensible
+    for measurement in _measurements(knee):  # here, since the group would search all of them
+        content.extend(measurement)
     for reason in knee.review_reasons:
         content.append(sr.TextContentItem(REASON, reason, relationship_type=CONTAINS))
     if knee.decision:
@@ -236,14 +237,15 @@ def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
                 sr.NumContentItem(MEASURE_SD, sd, unit, relationship_type=HAS_PROPERTIES)
             )
         code = Code(name.upper()[:16], SCHEME, MEASURES[name])
-        part = next((code for word, code in COMPARTMENT_CODES.items() if word in name), None)
-        side = LATERALITY.get(knee.laterality)
-        site = sr.FindingSite(codes.SCT.KneeJoint, laterality=side, topographical_modifier=part)
+        parts = [code for word, code in COMPARTMENT_CODES.items() if word in name]
         measurements.append(
             sr.Measurement(
                 *(code, round(value, 4), unit),
                 derivation=DERIVATIONS.get(name.rsplit("_", 1)[-1]),
-                finding_sites=[site],
+                finding_sites=[  # the joint and its side are those of the group
+                    sr.FindingSite(codes.SCT.KneeJoint, topographical_modifier=part)
+                    for part in parts
+                ],
                 properties=properties,
             )
         )

@@ -148,7 +148,7 @@ def write_report(
         path: where to write it.
         run: the content of run.json.
         summary: what is to be shown of the films.
-        thumbnail: gives the picture of a film, as WebP, by its id.
+        thumbnail: gives the picture of a film, as JPEG, by its id.
         agreement: how far readers agree.
         noun: what the run looked for, "knee" or "area".
     """
@@ -214,7 +214,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
         )
     url = None
     if picture is not None:
-        url = f"data:image/webp;base64,{base64.b64encode(picture).decode('ascii')}"
+        url = f"data:image/jpeg;base64,{base64.b64encode(picture).decode('ascii')}"
     return {
         "film": film.path,
         "reason": film.reason.removeprefix(f"{film.path}: "),
