@@ -144,7 +144,8 @@ def run(
     command += ["--device", args.device, *shlex.split(job), *shlex.split(args.options)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if source is not None:
-        environment["PYTHONPATH"] = str(source.resolve())
+        paths = [str(source.resolve()), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     with engine(args.engine, cores) as options, tied(cores):
         started, peak = time.perf_counter(), 0.0
         process = subprocess.Popen([*command, *options], env=environment)

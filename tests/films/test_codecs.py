@@ -31,7 +31,7 @@ from pydicom.uid import (
 )
 
 from kneematch.errors import FilmError, MissingDecoder, NotAnImage
-from kneematch.films.read import read
+from kneematch.films.read import read, read_isolated
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 
@@ -57,6 +57,41 @@ def test_read_is_exact_for_uncompressed_and_lossless_films(
             how = {"lossless": True, "predictor": predictor, "bitspersample": 14}
             frame = imagecodecs.jpeg8_encode(gradient(14), **how)
             assert_reads(save_film(gradient(14), 14, JPEGLossless, frame=frame), gradient(14))
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_read_isolated_reduces_jpeg_2000_to_copies_with_the_same_first_pixel(
+    save_film: Save, bits: int
+) -> None:
+    y, x = np.mgrid[:1203, :1001]
+    bell = np.exp(-((x - 600.25) ** 2 + (y - 400.75) ** 2) / (2 * 40**2))
+    stored = np.rint(bell * (2**bits - 1)).astype(np.uint8 if bits == 8 else np.uint16)
+    path = save_film(stored, bits, JPEG2000Lossless, PixelSpacing=[0.3, 0.3])
+    film = read_isolated(path, reduced=True)
+    assert (film.size, film.copy_of, film.reduction) == ((602, 501), (1203, 1001), 2)
+    assert film.mm_per_px == 0.6
+    rows, columns = np.mgrid[:602, :501]
+    weight = film.pixels / film.pixels.sum()
+    assert (2 * weight * columns).sum() == pytest.approx(600.25, abs=0.05)
+    assert (2 * weight * rows).sum() == pytest.approx(400.75, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"PixelSpacing": [0.4, 0.4]},
+        {"PixelSpacing": [0.1, 0.1], "PixelPaddingValue": 0},
+    ],
+    ids=["no spacing", "coarse already", "padded"],
+)
+def test_read_isolated_reads_other_films_whole(
+    gradient: Gradient, save_film: Save, header: dict[str, object]
+) -> None:
+    stored = gradient(12, 1000, 1000)
+    path = save_film(stored, 12, JPEG2000Lossless, **header)
+    film = read_isolated(path, reduced=True)
+    assert (film.size, film.copy_of, film.reduction) == ((1000, 1000), None, 1)
 
 
 @pytest.mark.parametrize("bits", [8, 12])

@@ -7,13 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
+from pydicom.encaps import encapsulate
+from pydicom.uid import JPEG2000Lossless
 
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import load_annotation, save_annotation
-from kneematch.films.read import read
+from kneematch.films.read import read, read_isolated
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import builtin_model
 from kneematch.run import pipeline, visit
@@ -21,6 +25,7 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.outputs.tables import TABLES
 from kneematch.run.pipeline import detect_folder
+from kneephantoms import SynthConfig, synthesize
 from kneephantoms.files import write_png16
 from tables import read_table
 
@@ -58,9 +63,9 @@ def test_detect_folder_reads_a_film_once(
     reads: list[str] = []
     read = visit.read_isolated
 
-    def counted(path: str, *limits: float) -> Any:
+    def counted(path: str, *limits: float, **how: bool) -> Any:
         reads.append(path)
-        return read(path, *limits)
+        return read(path, *limits, **how)
 
     monkeypatch.setattr(visit, "read_isolated", counted)
     config = replace(CONFIG, overlays=True, crops=True, measure=True, export=("dicom",))
@@ -69,13 +74,41 @@ def test_detect_folder_reads_a_film_once(
     assert reads == named[:1]
 
 
+def test_detect_folder_finds_knees_of_jpeg_2000_in_a_smaller_copy(tmp_path: Path) -> None:
+    synthesize(tmp_path / "films", SynthConfig(1, size=(1300, 1100)))
+    path = tmp_path / "films" / "phantom-00000.dcm"
+    config = DetectConfig(device="cpu", workers=0)
+    detect_folder(path, tmp_path / "plain", config)
+    dataset = pydicom.dcmread(path)
+    how = {"codecformat": "j2k", "reversible": True, "bitspersample": dataset.BitsStored}
+    frame = imagecodecs.jpeg2k_encode(dataset.pixel_array, level=0, **how)
+    dataset.PixelData = encapsulate([frame])
+    dataset["PixelData"].is_undefined_length = True
+    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    dataset.save_as(path)
+    assert read_isolated(path, reduced=True).reduction == 2
+    detect_folder(path, tmp_path / "alone", config)
+    detect_folder(path, tmp_path / "with crops", replace(config, crops=True))
+    plain, alone, with_crops = (
+        read_table(tmp_path / name / "detections.csv") for name in ("plain", "alone", "with crops")
+    )
+    assert alone == with_crops
+    assert len(alone) == len(plain) == 2
+    for knee, other in zip(plain, alone, strict=True):
+        assert float(knee["mm_per_px"]) == float(other["mm_per_px"])
+        for column in ("centre_x_px", "centre_y_px", "width_px", "plateau_medial_x_px"):
+            assert float(knee[column]) == pytest.approx(float(other[column]), abs=2)
+    with Run(tmp_path / "alone") as run:
+        assert run.query("SELECT height, width FROM films") == [(1300, 1100)]
+
+
 def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     """Let the search of any other film fail the test."""
     read = visit.read_isolated
 
-    def checked(path: str, cpu_s: float) -> Any:
+    def checked(path: str, cpu_s: float, *, reduced: bool) -> Any:
         assert path in films or not Path(path).exists()
-        return read(path, cpu_s)
+        return read(path, cpu_s, reduced=reduced)
 
     monkeypatch.setattr(visit, "read_isolated", checked)
 

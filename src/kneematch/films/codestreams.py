@@ -73,6 +73,11 @@ def structure_bytes(frame: bytes) -> int:
     return samples * (tiles * TILE_BYTES + max(styles, default=0))
 
 
+def resolution_levels(frame: bytes) -> int:
+    """Return how often a JPEG 2000 codestream can be decoded at half of the size before."""
+    return min((style[1] for _, style in _styles(frame)), default=0)
+
+
 def _segments(frame: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield markers and contents of all segments of the main header and those of tile-parts."""
     at, end = 2, len(frame)  # the next segment; the end of the tile-part

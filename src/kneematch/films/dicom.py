@@ -5,6 +5,7 @@ HTJ2K frames are decoded by imagecodecs, after their codestream was checked agai
 pydicom decodes the other transfer syntaxes.
 """
 
+import io
 import math
 import re
 import struct
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO, Final
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from pydicom import Dataset, Sequence, uid
 from pydicom.encaps import get_frame
 from pydicom.errors import BytesLengthException
@@ -31,6 +33,7 @@ from kneematch.films.codestreams import (
     JPEG_START,
     check_codestream,
     codestream_shape,
+    resolution_levels,
 )
 from kneematch.films.limits import memory_limit
 from kneematch.films.radiograph import (
@@ -61,6 +64,12 @@ TAIL: Final = 64  # bytes in which the end must lie; what follows it is padding
 ADOBE: Final = b"\xff\xee\x00\x0eAdobe"
 JFIF: Final = b"JFIF\0"
 
+# Limits of films that are read smaller: the plateau of an adult has 100 pixels, as in the images
+# that the networks see, and letters stay legible.
+COARSEST_MM: Final = 0.65
+SMALLEST_SIDE: Final = 480  # pixels
+EXACT_VALUES: Final = ("PixelPaddingValue", "ModalityLUTSequence")  # which are not averaged
+
 SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
 SPACINGS: Final = (
     *("PixelSpacing", "ImagerPixelSpacing"),
@@ -86,14 +95,16 @@ BAD_ELEMENT: Final = (
 )
 
 
-def read_dicom(file: BinaryIO, path: Path) -> Radiograph:
-    """Read a DICOM file that is open at its beginning."""
+def read_dicom(file: BinaryIO, path: Path, *, reduced: bool = False) -> Radiograph:
+    """Read a DICOM file that is open at its beginning; `reduced` as in `films.read`."""
     dataset = parse_header(file, path, last=PIXEL_DATA)
     memory = _check_kind(dataset, path)
     mm_per_px, spacing_tag = spacing(dataset, path)
+    levels = _spare_levels(dataset, path, memory, mm_per_px) if reduced else 0
     return Radiograph(
-        _unit_pixels(dataset, path, memory),
-        mm_per_px=mm_per_px,
+        _unit_pixels(dataset, path, memory, levels),
+        mm_per_px=None if mm_per_px is None else mm_per_px * 2**levels,
+        copy_of=_size(dataset) if levels else None,
         spacing_tag=spacing_tag,
         laterality=laterality(dataset),
         seen_from_front=seen_from_front(dataset),
@@ -143,8 +154,7 @@ def _check_kind(dataset: Dataset, path: Path) -> int:
     samples, bits = (header_count(dataset, name) for name in ("SamplesPerPixel", "BitsAllocated"))
     # At the peak: a decoder's 32-bit samples and two copies of the decoded ones, or the result.
     bytes_per_px = 4 + samples * (4 + bits // 4)
-    size = header_count(dataset, "Rows"), header_count(dataset, "Columns")
-    memory = check_size(path, *size, bytes_per_px)
+    memory = check_size(path, *_size(dataset), bytes_per_px)
     if (header_number(dataset, "NumberOfFrames") or 1) > 1:
         raise NotARadiograph(f"{path}: The file has more than one frame. Save the film alone.")
     photometric = header_text(dataset, "PhotometricInterpretation")
@@ -158,11 +168,18 @@ def _check_kind(dataset: Dataset, path: Path) -> int:
     return memory
 
 
-def _unit_pixels(dataset: Dataset, path: Path, memory: int) -> NDArray[np.float32]:
-    """Return the frame (H, W) in [0, 1], by way of the modality LUT where there is one."""
+def _unit_pixels(dataset: Dataset, path: Path, memory: int, levels: int = 0) -> NDArray[np.float32]:
+    """Return the frame (H, W) in [0, 1], by way of the modality LUT where there is one.
+
+    `levels` says how often the size of a JPEG 2000 frame is halved.
+    """
     is_plain = dataset.file_meta.TransferSyntaxUID in uid.UncompressedTransferSyntaxes
     with nullcontext() if is_plain else memory_limit(path, memory):
-        pixels = _stored_values(dataset, path, memory)
+        pixels = (
+            _reduced_values(dataset, path, memory, levels)
+            if levels
+            else _stored_values(dataset, path, memory)
+        )
     if header_count(dataset, "SamplesPerPixel") > 1:
         return unit_range(path, pixels)
     padding = _padding(dataset, pixels)
@@ -175,6 +192,19 @@ def _unit_pixels(dataset: Dataset, path: Path, memory: int) -> NDArray[np.float3
             pixels = _apply_lut(pixels, table[0], "<" if dataset.original_encoding[1] else ">")
     inverted = negative != lowest_is_white(dataset)
     return unit_range(path, pixels, inverted=inverted, padding=padding)
+
+
+def _spare_levels(dataset: Dataset, path: Path, memory: int, mm_per_px: float | None) -> int:
+    """Return how often a JPEG 2000 film may be halved in size; 0 for unusual and other films."""
+    values = header_count(dataset, "SamplesPerPixel"), header_count(dataset, "PixelRepresentation")
+    is_usual = values == (1, 0) and not any(name in dataset for name in EXACT_VALUES)
+    is_2000 = dataset.file_meta.TransferSyntaxUID in (uid.JPEG2000Lossless, uid.JPEG2000)
+    if mm_per_px is None or not is_usual or not is_2000:
+        return 0
+    smaller = max(min(COARSEST_MM / mm_per_px, min(_size(dataset)) / SMALLEST_SIDE), 1)
+    with decoding(path, "JPEG 2000"):
+        levels = resolution_levels(_checked_frame(dataset, path, memory))
+    return min(int(math.log2(smaller)), levels)
 
 
 def _padding(dataset: Dataset, pixels: NDArray[Any]) -> NDArray[np.bool_] | None:
@@ -227,6 +257,19 @@ def _stored_values(dataset: Dataset, path: Path, memory: int) -> NDArray[Any]:
         if pixels.ndim == 2:
             return _drop_unused_bits(pixels, dataset)
         return grey_of_colours(path, pixels, 2**dataset.BitsStored - 1, is_ybr=is_ybr)
+
+
+def _reduced_values(dataset: Dataset, path: Path, memory: int, levels: int) -> NDArray[Any]:
+    """Return a JPEG 2000 frame without its finest levels, at a scale of its own.
+
+    Pixel (i, j) has the centre of the frame's pixel (i, j) * 2^levels.
+    """
+    with decoding(path, "JPEG 2000"):
+        frame = _checked_frame(dataset, path, memory)
+        image: Any = Image.open(io.BytesIO(frame), formats=["JPEG2000"])
+        image.reduce = levels  # Pillow's decoder goes by it
+        image.load()
+        return np.asarray(image)
 
 
 def _check_uncompressed(dataset: Dataset, path: Path) -> None:
@@ -323,6 +366,10 @@ def header_number(dataset: Dataset, keyword: str) -> float | None:
 def header_count(dataset: Dataset, keyword: str) -> int:
     """Return an element as a whole number, 0 where it is absent."""
     return int(header_number(dataset, keyword) or 0)
+
+
+def _size(dataset: Dataset) -> tuple[int, int]:
+    return header_count(dataset, "Rows"), header_count(dataset, "Columns")
 
 
 def uid_name(value: Any) -> str | None:

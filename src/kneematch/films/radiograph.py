@@ -1,6 +1,7 @@
 """Radiograph, and what the readers of all its file formats share: limits, errors, grey levels."""
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,12 +49,18 @@ class Radiograph:
     view: str | None = None  # "AP", "PA", ...
     series: str | None = None  # series description
     polarity_tag: str | None = None  # "MONOCHROME1" was inverted on reading; "MONOCHROME2" was not
+    copy_of: tuple[int, int] | None = None  # the film's size, if this is a smaller copy of it
 
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) in pixels."""
         height, width = self.pixels.shape
         return height, width
+
+    @property
+    def reduction(self) -> int:
+        """How many times smaller than the film it is, a power of two."""
+        return 1 if self.copy_of is None else 1 << round(math.log2(self.copy_of[1] / self.size[1]))
 
     def _repr_png_(self) -> bytes:
         """Return a small picture of the film, which notebooks show."""

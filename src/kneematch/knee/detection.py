@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -79,6 +79,20 @@ class Detection:
         points = _map(to_film, list(template_landmarks.values())).tolist()
         landmarks = dict(zip(template_landmarks, map(tuple, points), strict=True))
         return cls(to_film=to_film, landmarks=landmarks, **others)
+
+    def enlarged(self, factor: int) -> "Detection":
+        """Return this area on a film that was read smaller, by `Radiograph.reduction`."""
+        shift = (1 - factor) / 2  # the first pixels of both have the same centre
+        larger = np.array([[factor, 0, shift], [0, factor, shift], [0, 0, 1]])
+        points = _map(larger, list(self.landmarks.values())).tolist()
+        error, spacing = self.expected_error_px, self.mm_per_px
+        return replace(
+            self,
+            to_film=larger @ self.to_film,
+            landmarks=dict(zip(self.landmarks, map(tuple, points), strict=True)),
+            expected_error_px=None if error is None else factor * error,
+            mm_per_px=None if spacing is None else spacing / factor,
+        )
 
     @property
     def half(self) -> str:

@@ -158,10 +158,7 @@ def _write_dicom(
     from kneematch.run.outputs.dicom import export_dicom  # imports highdicom, which is slow
 
     knees = [knee for knee in film.kept if not knee.template]  # which the objects' codes mean
-    reason = export_dicom(path, pixels, knees, folder, film.name, kinds)
-    possible = sorted(possible_files(DICOM, film.name))
-    made = [file for file in possible if (folder / file).exists()]
-    return made, reason
+    return export_dicom(path, pixels, knees, folder, film.name, kinds)
 
 
 def _write_landmarks(

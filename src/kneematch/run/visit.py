@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kneematch.errors import SHOWN_START, FilmError, Unreadable
+from kneematch.films.files import written_together
 from kneematch.films.pictures import thumbnail
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.films.read import read_isolated, to_film_error
@@ -25,6 +26,14 @@ from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
     from kneematch.models.outlines import OutlineNetwork
+
+
+LEAST_PX: Final = 120  # width of an area in a smaller copy of its film
+
+
+def _is_clear(area: Detection) -> bool:
+    """Return whether an area in a smaller copy of its film is what the film itself would show."""
+    return not area.needs_review and area.width_px >= LEAST_PX
 
 
 @dataclass(frozen=True)
@@ -64,10 +73,11 @@ class Visit:
         new = any(not film.status for film in films)
         size = max(each.batch_size for each in self.detectors.values()) if new else 1
         batches = (films[k : k + size] for k in range(0, len(films), size))
-        return [record for batch in batches for record in self._visit_batch(batch)]
+        with written_together():
+            return [record for batch in batches for record in self._visit_batch(batch)]
 
     def _visit_batch(self, films: Sequence[FilmRecord]) -> Iterator[FilmRecord]:
-        read = [self._read(film) for film in films]
+        read = [self._read(film, reduced=not film.status and self._may_reduce) for film in films]
         pairs = list(zip(films, read, strict=True))
         new = [each for film, each in pairs if not film.status and isinstance(each, Radiograph)]
         results = self._search(new) if new else iter(())
@@ -77,18 +87,22 @@ class Visit:
                     film = replace(film, found=self._measured(pixels, film.found))
                 yield self._decide_and_make(film, pixels)
             elif isinstance(pixels, Radiograph):
-                found = self._found(film, pixels, next(results))
-                yield self._decide_and_make(found, pixels)
+                yield self._decide_and_make(*self._found(film, pixels, next(results)))
             else:
                 yield self._decide_and_make(self._failed(film, pixels), pixels)
 
-    def _read(self, film: FilmRecord) -> Radiograph | FilmError:
+    @property
+    def _may_reduce(self) -> bool:
+        """Whether all detectors look for whole knees, which a smaller copy of a film shows."""
+        return all(each.preparation.locate for each in self.detectors.values())
+
+    def _read(self, film: FilmRecord, *, reduced: bool = False) -> Radiograph | FilmError:
         path = str(self.root / film.path)
         try:
-            film_read = read_isolated(path, self.config.time_limit)
+            film_read = read_isolated(path, self.config.time_limit, reduced=reduced)
             return self._completed(film_read, Path(path).name)
         except Exception as error:  # noqa: BLE001 - a broken file can raise anything
-            return to_film_error(path, error)
+            return self._read(film) if reduced else to_film_error(path, error)
 
     def _search(self, films: Sequence[Radiograph]) -> Iterator[tuple[Detection, ...] | Exception]:
         """Yield the knees and other areas of each film, or why it cannot be searched."""
@@ -117,15 +131,33 @@ class Visit:
 
     def _found(
         self, film: FilmRecord, pixels: Radiograph, result: tuple[Detection, ...] | Exception
-    ) -> FilmRecord:
-        """Return a film with what a search found on it, measured if the run measures."""
+    ) -> tuple[FilmRecord, Radiograph | FilmError]:
+        """Return a film with what was found on it, measured if the run measures, and its pixels."""
+        if pixels.copy_of is not None:
+            return self._found_in_copy(film, pixels, result)
         film = replace(film, size=pixels.size, mm_per_px=pixels.mm_per_px)
         if isinstance(result, Exception):
-            return self._failed(film, result)
+            return self._failed(film, result), pixels
         if not result:
             detector = self.detectors.get("") or next(iter(self.detectors.values()))
-            return replace(film, status=NO_KNEE, reason=detector.nothing_found(pixels.size))
-        return replace(film, status=OK, found=self._measured(pixels, result))
+            film = replace(film, status=NO_KNEE, reason=detector.nothing_found(pixels.size))
+            return film, pixels
+        return replace(film, status=OK, found=self._measured(pixels, result)), pixels
+
+    def _found_in_copy(
+        self, film: FilmRecord, copy: Radiograph, result: tuple[Detection, ...] | Exception
+    ) -> tuple[FilmRecord, Radiograph | FilmError]:
+        """Return what was found in a smaller copy of a film; doubtful films are searched again."""
+        found: tuple[Detection, ...] = ()
+        if not isinstance(result, Exception) and all(map(_is_clear, result)):
+            found = tuple(knee.enlarged(copy.reduction) for knee in result)
+        if found and not self.artifacts and self.outlines is None:
+            film = replace(film, size=copy.copy_of, mm_per_px=found[0].mm_per_px)
+            return replace(film, status=OK, found=found), copy
+        whole = self._read(film)
+        if isinstance(whole, FilmError):
+            return self._failed(film, whole), whole
+        return self._found(film, whole, found or next(self._search([whole])))
 
     def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
         path = str(self.root / film.path)

@@ -61,8 +61,8 @@ def exported(
 ) -> tuple[Exported, Path]:
     out = source.parent / "out"
     out.mkdir(exist_ok=True)
-    reason = export_dicom(source, film, knees, out, "film", kinds)
-    assert {path.name for path in out.iterdir()} <= {*ALL, *MORE}
+    files, reason = export_dicom(source, film, knees, out, "film", kinds)
+    assert {*files} <= {path.name for path in out.iterdir()} <= {*ALL, *MORE}
     return Exported(tuple(name for name in ALL if (out / name).exists()), reason), out
 
 

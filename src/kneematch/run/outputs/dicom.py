@@ -57,7 +57,7 @@ def export_dicom(
     folder: str | os.PathLike[str],
     name: str,
     kinds: Sequence[str] = DICOM_OBJECTS[:3],
-) -> str:
+) -> tuple[list[str], str]:
     """Write NAME-report.dcm, NAME-state.dcm and others for one film.
 
     Warnings are suppressed meanwhile, for the whole process: call it from one thread at a time.
@@ -71,22 +71,25 @@ def export_dicom(
         kinds: which of DICOM_OBJECTS to write.
 
     Returns:
-        Why files are missing, or "". A film that is not DICOM gets none.
+        The names of the files, and why some are missing, or "". A film that is not DICOM gets none.
     """
+    files: list[str] = []
     with silent():
         try:
             objects, reason = _objects(_source_header(source), film, detections, kinds)
             for kind, dataset in objects.items():
-                with atomic_write(Path(folder) / f"{name}-{DICOM_ENDINGS[kind]}.dcm") as temp:
+                file = f"{name}-{DICOM_ENDINGS[kind]}.dcm"
+                with atomic_write(Path(folder) / file) as temp:
                     dataset.save_as(temp, enforce_file_format=True)
+                files.append(file)
         except FilmError as error:
-            return str(error)
+            return files, str(error)
         except BAD_ELEMENT as error:  # its text may quote the header, so it is not shown
             reason = (
                 "DICOM objects cannot refer to this film, since its header does not keep to the "
                 f"standard ({type(error).__name__})."
             )
-    return reason and f"{os.fspath(source)}: {reason}"
+    return sorted(files), reason and f"{os.fspath(source)}: {reason}"
 
 
 def _source_header(path: str | os.PathLike[str]) -> Dataset:
@@ -215,7 +218,8 @@ def segmentation(header: Dataset, knees: Sequence[Detection], size: tuple[int, i
 
     The arguments are those of `structured_report`.
     """
-    labels, segments = Image.new("L", size[::-1]), []
+    labels = Image.new("L", size[::-1])
+    segments: list[hd.seg.SegmentDescription] = []
     draw = ImageDraw.Draw(labels)
     algorithm = hd.AlgorithmIdentificationSequence(
         MAKER, codes.DCM.ArtificialIntelligence, __version__
