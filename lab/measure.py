@@ -40,9 +40,8 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee import measure
 from kneematch.knee.measure import ANGLE, COMPARTMENTS, UNITS, Outlines, measure_outlines
-from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
+from kneematch.knee.measuring import JointOnFilm, find_outlines, measure_knees, outline_network
 from kneematch.knee.quality import exposed_field
-from kneematch.models.outlines import OutlineNetwork
 from kneematch.training.outline_training import SUFFIX, DrawnKnee, read_masks
 from kneephantoms import phantom, true_knees
 from kneephantoms.film_plan import plan_film
@@ -91,9 +90,8 @@ def phantoms(args: argparse.Namespace) -> None:
             # About as far off as detections are.
             centre = (left + right) / 2 + detector_error.normal(0, 0.01, 2) * np.hypot(*across)
             pixels = film.pixels if not plan.negative else 1 - film.pixels
-            found = find_outlines(
-                replace(film, pixels=pixels), centre, across, network, medial=truth.medial
-            )
+            bright = replace(film, pixels=pixels)
+            (found,) = find_outlines([JointOnFilm(bright, centre, across, truth.medial)], network)
             known = measure_outlines(truth)
             for name, each in measure_outlines(found).items():
                 true = known[name].value
@@ -130,7 +128,8 @@ def shafts(args: argparse.Namespace) -> None:
         for film, outlines, angle in films:
             for above in (True, False):
                 cut_films += 1
-                found = find_outlines(*cut_at(film, outlines, shown, above=above), medial="left")
+                joint = cut_at(film, outlines, shown, above=above)
+                (found,) = find_outlines([joint], outline_network())
                 each = measure_outlines(replace(found, medial=outlines.medial))[TIBIOFEMORAL]
                 if each.value is not None and each.sd is not None:
                     errors.append((each.value - angle, each.sd))
@@ -174,17 +173,16 @@ def measured_films(folder: Path) -> Iterator[tuple[Radiograph, tuple[Detection, 
         yield film, measure_knees(film, find_knees(DETECTOR(), film))
 
 
-def cut_at(
-    film: Radiograph, outlines: Outlines, shown: float, *, above: bool
-) -> tuple[Radiograph, Array, Array, OutlineNetwork]:
-    """Return a film cut above or below a joint, and its plateau's middle and width there."""
+def cut_at(film: Radiograph, outlines: Outlines, shown: float, *, above: bool) -> JointOnFilm:
+    """Return the joint on a film that is cut above or below it."""
     left, right = outlines.tibia[0], outlines.tibia[-1]
     middle = (left + right) / 2
     edge = round(middle[1] + (-shown if above else shown) * outlines.width_px)
     top = max(edge, 0) if above else 0
     pixels = film.pixels[top:] if above else film.pixels[:edge]
     here = middle - [0, top]
-    return replace(film, pixels=np.ascontiguousarray(pixels)), here, right - left, outline_network()
+    cut = replace(film, pixels=np.ascontiguousarray(pixels))
+    return JointOnFilm(cut, here, right - left, "left")
 
 
 def missing(args: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from kneematch.models.outlines import (
     OutlineNetwork,
     load_network,
     locate,
+    locate_sides,
     prepare_for_cpu,
     standardize,
 )
@@ -72,6 +73,15 @@ BLUR: Final = 2.0  # standard deviation of the blur along a normal, in places
 ENDS: Final = 0.05  # share of a border at either end over which displacements fade
 
 
+class JointOnFilm(NamedTuple):
+    """A knee whose outlines are looked for."""
+
+    film: Radiograph  # with bright bones
+    centre: Array  # (2,), roughly the middle of the tibial plateau, in film pixels
+    across: Array  # (2,), from its left to its right end
+    medial: str  # the side of the picture that is medial, "left", "right", or empty if not known
+
+
 @cache
 def outline_network(path: str | None = None) -> OutlineNetwork:
     """Return the outline network of a file, or the built-in one, ready for a CPU."""
@@ -83,10 +93,8 @@ def measure_knees(
 ) -> tuple[Detection, ...]:
     """Return the detections on a film with outlines and measures, by default of our network."""
     network = outline_network() if network is None else network
-    return tuple(
-        _measured(film, knee, network, [why for why in knee.review_reasons if why in OBSTACLES])
-        for knee in found
-    )
+    obstacles = [[why for why in knee.review_reasons if why in OBSTACLES] for knee in found]
+    return _measured(film, found, network, obstacles)
 
 
 def measure_placed_knees(
@@ -96,7 +104,8 @@ def measure_placed_knees(
 
     Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
     """
-    measured = (_measured(film, knee, network, _obstacles(film, knee)) for knee in placed)
+    obstacles = [_obstacles(film, knee) for knee in placed]
+    measured = _measured(film, placed, network, obstacles)
     return tuple(replace(knee, needs_review=False, reasons=()) for knee in measured)
 
 
@@ -113,28 +122,37 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
 
 
 def _measured(
-    film: Radiograph, found: Detection, network: OutlineNetwork, obstacles: list[str]
-) -> Detection:
-    """Return a detection with outlines and measures, all left out if there are obstacles."""
+    film: Radiograph,
+    found: Sequence[Detection],
+    network: OutlineNetwork,
+    obstacles: Sequence[Sequence[str]],
+) -> tuple[Detection, ...]:
+    """Return detections with outlines and measures, all left out of one that has obstacles."""
+    if not found:
+        return ()
+    outlines = find_outlines([_joint_on_film(film, knee) for knee in found], network)
+    measured = []
+    for knee, bones, why in zip(found, outlines, obstacles, strict=True):
+        measures = JointMeasures.from_outlines(bones)
+        reasons = review_reasons(bones, float(np.linalg.norm(_plateau(knee)[1])))
+        if why or reasons:
+            measures = measures.left_out((*why, *reasons)[0])
+        review = knee.needs_review or bool(reasons)
+        reasons = [*knee.reasons, *reasons]
+        measured.append(
+            replace(knee, measures=measures, needs_review=review, reasons=tuple(reasons))
+        )
+    return tuple(measured)
+
+
+def _joint_on_film(film: Radiograph, found: Detection) -> JointOnFilm:
     if found.polarity == "negative":
         film = replace(film, pixels=1 - film.pixels)
     centre, across = _plateau(found)
-    width_px = float(np.linalg.norm(across))
-    if not is_spacing_plausible(width_px, film.mm_per_px):
+    if not is_spacing_plausible(float(np.linalg.norm(across)), film.mm_per_px):
         film = replace(film, mm_per_px=None)  # no lengths in mm rather than wrong ones
     medial = "right" if found.side == "left" else "left"  # towards the other knee
-    medial = medial if found.side_known else ""
-    outlines = find_outlines(film, centre, across, network, medial=medial)
-    measures = JointMeasures.from_outlines(outlines)
-    reasons = review_reasons(outlines, width_px)
-    if obstacles or reasons:
-        measures = measures.left_out((obstacles or reasons)[0])
-    return replace(
-        found,
-        measures=measures,
-        needs_review=found.needs_review or bool(reasons),
-        reasons=(*found.reasons, *reasons),
-    )
+    return JointOnFilm(film, centre, across, medial if found.side_known else "")
 
 
 def _plateau(found: Detection) -> tuple[Array, Array]:
@@ -153,38 +171,50 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
 
 
 @torch.inference_mode()
-def find_outlines(
-    film: Radiograph, centre: Array, across: Array, network: OutlineNetwork, *, medial: str
-) -> Outlines:
-    """Return the outlines of a knee on a film whose bones are bright.
+def find_outlines(joints: Sequence[JointOnFilm], network: OutlineNetwork) -> list[Outlines]:
+    """Return the outlines of knees, which the network sees together.
 
-    Args:
-        film: the film.
-        centre: (2,), roughly the middle of the tibial plateau, in film pixels.
-        across: (2,), from its left to its right end.
-        network: the outline network for the joint; the shafts are left to the built-in one.
-        medial: the side of the picture that is medial, "left", "right", or empty if not known.
+    The shafts are left to the built-in network: a tuned one has seen joints only, and may have
+    forgotten them.
     """
-    joint, leg = (crop_place(centre, across, frame) for frame in (JOINT_FRAME, LEG_FRAME))
-    # A tuned network has seen joints only, and may have forgotten the shafts.
-    near, far = _locate(film, joint, network), _locate(film, leg, outline_network())
-    left, right = sorted(near.margins[0, :, 0].tolist())
+    near, far = (
+        [crop_place(joint.centre, joint.across, frame) for joint in joints]
+        for frame in (JOINT_FRAME, LEG_FRAME)
+    )
+    seen = locate(_look(joints, near, network))
+    sides = locate_sides(_look(joints, far, outline_network()))
+    return [
+        _outlines(joint, near[k], BorderEstimate(*(each[k] for each in seen)), far[k], shafts)
+        for k, (joint, shafts) in enumerate(zip(joints, zip(*sides, strict=True), strict=True))
+    ]
+
+
+def _outlines(
+    joint: JointOnFilm,
+    near: CropPlace,
+    found: BorderEstimate,
+    far: CropPlace,
+    shafts: tuple[torch.Tensor, torch.Tensor],
+) -> Outlines:
+    """Return the outlines of one knee that were located in a crop of its joint and of its leg."""
+    film = joint.film
+    left, right = sorted(found.margins[:, 0].tolist())
     right = max(right, left + MIN_PLATEAU_PX)
-    columns = np.arange(joint.size[1]) + 0.5
+    columns = np.arange(near.size[1]) + 0.5
     x = np.linspace(left, right, POINTS)
     lines, deviations = [], []
-    positions = near.borders[0].numpy(), near.border_sd[0].numpy()
+    positions = found.borders.numpy(), found.border_sd.numpy()
     for y, sd, bone_above in zip(*positions, (True, False), strict=True):
         smoothed = smooth(y, sd, between=(left, right))
-        line = transform(joint.pixel_map, np.stack([x, np.interp(x, columns, smoothed)], axis=1))
-        width = joint.step_px * (right - left)
+        line = transform(near.pixel_map, np.stack([x, np.interp(x, columns, smoothed)], axis=1))
+        width = near.step_px * (right - left)
         lines.append(move_to_edge(film.pixels, line, width, bone_above=bone_above))
-        deviations.append(joint.step_px * np.interp(x, columns, sd))
+        deviations.append(near.step_px * np.interp(x, columns, sd))
     (femur_line, tibia_line), (femur_sd, tibia_sd) = lines, deviations
     outlines = Outlines(
-        femur_line, tibia_line, medial, femur_sd, tibia_sd, mm_per_px=film.mm_per_px
+        femur_line, tibia_line, joint.medial, femur_sd, tibia_sd, mm_per_px=film.mm_per_px
     )
-    femur, tibia = _sides(film, outlines, leg, far)
+    femur, tibia = _sides(film, outlines, far, *(each.numpy() for each in shafts))
     return replace(outlines, femur_sides=femur, tibia_sides=tibia)
 
 
@@ -196,8 +226,19 @@ def crop_place(centre: Array, across: Array, frame: CropFrame) -> CropPlace:
     return CropPlace(frame.size, axes_to_film(width / 2 * across, height / 2 * down, centre))
 
 
-def _locate(film: Radiograph, place: CropPlace, network: OutlineNetwork) -> BorderEstimate:
-    """Return what the network sees in a crop; cut from a smaller film if that is quicker."""
+def _look(
+    joints: Sequence[JointOnFilm], places: Sequence[CropPlace], network: OutlineNetwork
+) -> torch.Tensor:
+    """Return the network's logits (N, OUTPUTS, H, W) of the crops of knees."""
+    crops = [_cut(joint.film, place) for joint, place in zip(joints, places, strict=True)]
+    logits: torch.Tensor = network(
+        standardize(torch.from_numpy(np.stack(crops))).to(network.head.weight.dtype)
+    )
+    return logits
+
+
+def _cut(film: Radiograph, place: CropPlace) -> NDArray[np.float32]:
+    """Return a crop; cut from a smaller film if that is quicker."""
     factor = int(place.step_px / FINEST_STEP)
     if factor > 1:
         corners = transform(place.to_film.numpy(), np.array(CORNERS))
@@ -207,16 +248,17 @@ def _locate(film: Radiograph, place: CropPlace, network: OutlineNetwork) -> Bord
         film = replace(film, pixels=average_blocks(film.pixels[y:bottom, x:right], factor))
         shrink = torch.tensor([[1, 0, -x], [0, 1, -y], [0, 0, factor]]).double() / factor
         place = replace(place, to_film=shrink @ place.to_film)
-    crop = torch.from_numpy(cut(film, place, "border"))
-    return locate(network(standardize(crop[None]).to(network.head.weight.dtype)))
+    return cut(film, place, "border")
 
 
 def _sides(
-    film: Radiograph, outlines: Outlines, place: CropPlace, found: BorderEstimate
+    film: Radiograph, outlines: Outlines, place: CropPlace, x: Array, sd: Array
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield the left and right side of the femur, then the tibia's, as far as they are shown."""
+    """Yield the left and right side of the femur, then the tibia's, as far as they are shown.
+
+    x and sd (2, H) are the sides' positions in the crop at `place`, and their deviations.
+    """
     rows = np.arange(place.size[0]) + 0.5
-    x, sd = found.sides[0].numpy(), found.side_sd[0].numpy()  # (2, H)
     points = transform(place.pixel_map, np.stack([x, np.broadcast_to(rows, x.shape)], axis=-1))
     on_film = ((points > 0) & (points < film.size[::-1])).all(-1)
     good = on_film & (sd * place.step_px < MAX_SIDE_SD * outlines.width_px)

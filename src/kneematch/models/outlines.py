@@ -122,6 +122,11 @@ def locate(logits: Tensor) -> BorderEstimate:
     return BorderEstimate(y, y_sd, x, x_sd, torch.stack(ends, dim=-1))
 
 
+def locate_sides(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `sides` and `side_sd` of `locate` alone."""
+    return _mean_near_mode(split_logits(logits.float())[1])
+
+
 def _continuous_mode(logits: Tensor) -> Tensor:
     """Return rows (N, W), each a mode of softmax(logits), (N, W, H), that form one line.
 
