@@ -6,6 +6,7 @@ first, and imports the same meanwhile.
 
 import logging
 import os
+import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kneematch")
 
 # With fewer films a GPU gains nothing: it takes seconds until all processes compute on it.
-GPU_FILMS_PER_CORE: Final = 64
+GPU_FILMS_PER_CORE: Final = 128
 LISTED_REASONS: Final = 10  # kept in the result; failures.csv has all
 COMMIT_S: Final = 1.0  # between commits to the database, each of which waits for the disk
 
@@ -135,6 +136,8 @@ def detect_folder(
         with _open_run(plan) as run, one_thread():
             todo, counts = _compare(run, paths, versions, plan.visit)
             ready = monotonic()
+            if plan.workers and todo:
+                threading.Thread(target=_import_for_outputs, daemon=True).start()
             if cluster is None:
                 visited = map_visits(plan.visit, todo, workers=plan.workers)
             else:
@@ -164,6 +167,16 @@ def _start_workers_early(paths: Sequence[str], config: DetectConfig) -> None:
     keep_memory()
     if not is_uncompressed(paths[0]):  # which a child process will decode
         start_early("kneematch.films.read")
+
+
+def _import_for_outputs() -> None:
+    """Import what tables and report need, which takes 0.5 s, while others visit the films."""
+    import jinja2  # noqa: F401
+    import pyarrow.parquet
+
+    import kneematch.run.outputs.write  # noqa: F401
+
+    pyarrow.array([])  # imports pandas, where there is one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
