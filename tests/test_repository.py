@@ -66,6 +66,30 @@ def test_requirements_of_the_image_have_hashes_and_the_tested_versions() -> None
         assert "--require-hashes --no-deps" in (ROOT / recipe).read_text("utf-8")
 
 
+def test_licences_page_lists_every_dependency_and_no_copyleft() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "licences.py")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line.split(" | ") for line in printed.splitlines() if line.endswith(" |")]
+    assert len(rows) > 50
+    page = (ROOT / "docs" / "licences.md").read_text("utf-8")
+    for name, licence in rows:
+        assert f"\n{name} |" in page
+        assert not re.search("GPL|General Public|UNKNOWN", licence), name
+
+
+def test_images_have_a_pinned_base_an_own_user_and_no_secrets() -> None:
+    docker, apptainer = (
+        (ROOT / name).read_text("utf-8") for name in ("Dockerfile", "apptainer.def")
+    )
+    bases = re.findall(r"^(?:FROM|From:) (\S+)", docker + apptainer, re.MULTILINE)
+    assert len(bases) == 3
+    assert set(bases) == {"python:3.11-slim-bookworm"}
+    assert re.findall(r"^USER (\w+)", docker, re.MULTILINE)[-1] == "1000"
+    assert not re.search(r"token|passw|secret|api_?key", docker + apptainer, re.IGNORECASE)
+    # Only what is named enters an image.
+    assert (ROOT / ".dockerignore").read_text("utf-8").splitlines()[1] == "*"
+
+
 def test_compose_review_keeps_the_root_read_only_and_the_port_local() -> None:
     review = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]["review"]
     assert review["read_only"] is True
