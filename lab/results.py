@@ -23,7 +23,7 @@ REAL, OLD, WORK = "REAL", "OLD", "WORK"  # stand for folders in the commands
 EVALUATE = "kneematch evaluate REAL/films --truth REAL/labels.csv --quiet"
 LARGE = "lab/job.py --size 2494x2048"
 PARTS = {
-    "accuracy": ["lab/accuracy.py --films 0 --real REAL"],
+    "accuracy": ["lab/accuracy.py --films 0 --real REAL", "lab/accuracy.py --films 40"],
     "methods": [
         f"{EVALUATE} --methods locator,neural+sharpen -o WORK/built-in",
         "kneematch train REAL/films --template REAL/template.json --quiet -o WORK/own.safetensors",
