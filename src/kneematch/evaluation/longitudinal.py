@@ -86,7 +86,7 @@ def compare_runs(
         runs: folder of a measured run; or several, one for each visit, the first visit first.
         out: table to write, NAME.csv; the page with plots is NAME.html.
         on: CSV with the columns `film` (as in the runs, or the file's name), `patient` (not needed
-            with a salt) and, unless each run is a visit, `visit`.
+            with a salt) and, unless each run is a visit, `visit`; knees.csv may be one.
         salt: file with a secret text; patients are then known by the PatientID of their films'
             headers, of which only the hash with this text is written.
         force: replace files of these names.
@@ -143,7 +143,10 @@ class _Films:
         self.secret = None if salt is None else _read_secret(salt)
         needed = {"film": True, "patient": salt is None, "visit": len(folders) < 2}
         columns = [name for name, is_needed in needed.items() if is_needed]
-        self.listed = None if table is None else _read(table, columns)
+        rows = [] if table is None else _read(table, columns)
+        # knees.csv has a row for each knee of a film.
+        unique = {tuple(map(row.get, needed)): row for row in rows}
+        self.listed = None if table is None else [*unique.values()]
         self.runs = {str(folder): _knees_by_film(folder) for folder in folders}
         stated = {row["visit"] for row in self.listed or () if "visit" in row}
         ordered = sorted(stated, key=lambda v: (_number(v) is None, _number(v) or 0, v))

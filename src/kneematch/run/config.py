@@ -330,9 +330,10 @@ def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Say how each setting differs from the one that a run began with; hashes are cut."""
+    """Say how each setting differs from the one that a run began with; hashes are not shown."""
+    changed = {name: (before.get(name), now.get(name)) for name in {**before, **now}}
     return [
-        f"{name} was {str(before.get(name))[:24]} and is {str(now.get(name))[:24]}"
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
+        f"another {name}" if len(f"{was}{is_now}") > 60 else f"{name} was {was} and is {is_now}"
+        for name, (was, is_now) in changed.items()
+        if was != is_now
     ]
