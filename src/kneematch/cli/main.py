@@ -47,9 +47,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
-# In the order of use, which is that of the help.
 COMMANDS: Final = (detect, review, apply, compare, annotate, import_template, train, evaluate)
-for command in (*COMMANDS, watch, serve, info, synth, export_onnx):
+for command in (*COMMANDS, watch, serve, info, synth, export_onnx):  # in the order of use
     app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
 
 

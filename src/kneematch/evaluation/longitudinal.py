@@ -142,11 +142,10 @@ class _Films:
         self.skipped: list[str] = []
         self.secret = None if salt is None else _read_secret(salt)
         needed = {"film": True, "patient": salt is None, "visit": len(folders) < 2}
-        columns = [name for name, is_needed in needed.items() if is_needed]
-        rows = [] if table is None else _read(table, columns)
-        # knees.csv has a row for each knee of a film.
-        unique = {tuple(map(row.get, needed)): row for row in rows}
-        self.listed = None if table is None else [*unique.values()]
+        rows = _read(table, [name for name in needed if needed[name]]) if table else ()
+        self.listed = (
+            [*{tuple(map(row.get, needed)): row for row in rows}.values()] if table else None
+        )
         self.runs = {str(folder): _knees_by_film(folder) for folder in folders}
         stated = {row["visit"] for row in self.listed or () if "visit" in row}
         ordered = sorted(stated, key=lambda v: (_number(v) is None, _number(v) or 0, v))

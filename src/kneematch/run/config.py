@@ -331,9 +331,8 @@ def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
 
 def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
     """Say how each setting differs from the one that a run began with; hashes are not shown."""
-    changed = {name: (before.get(name), now.get(name)) for name in {**before, **now}}
     return [
         f"another {name}" if len(f"{was}{is_now}") > 60 else f"{name} was {was} and is {is_now}"
-        for name, (was, is_now) in changed.items()
-        if was != is_now
+        for name in {**before, **now}
+        if (was := before.get(name)) != (is_now := now.get(name))
     ]
