@@ -65,15 +65,15 @@ def empty(tmp_path: Path) -> Iterator[Path]:
 
 
 def installed(folder: Path, python: str, *wanted: str | Path, on: Path | None = None) -> Path:
-    """Make a virtual environment with a package in it; return its folder of programs.
+    """Make a virtual environment with a package in it, on top of another one or of none.
 
-    What is installed `on` a folder of packages sees those, and pip installs the others only.
+    Returns its folder of programs.
     """
     run(python, "-m", "venv", folder / "venv", cwd=folder)
     bin_folder = folder / "venv" / "bin"
-    if on is not None:
-        (own,) = (folder / "venv").glob("lib/python*/site-packages")
-        (own / "below.pth").write_text(f"{on}\n", encoding="utf-8")
+    if on is not None:  # whose packages pip then does not install again
+        own, below = (next(b.parent.glob("lib/*/site-packages")) for b in (bin_folder, on))
+        (own / "below.pth").write_text(f"{below}\n", encoding="utf-8")
     run(bin_folder / "pip", "install", "--quiet", *wanted, cwd=folder)
     run(bin_folder / "pip", "check", cwd=folder)
     print(run(bin_folder / "kneematch", "--version", cwd=folder))  # shown by pytest -rP
@@ -122,13 +122,10 @@ def plain(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_wheel_works_in_an_empty_environment(
     packages: Path, plain: Path, empty: Path, extra: str
 ) -> None:
-    """Each extra has an environment of its own on top of the plain one, which is large."""
-    (wheel,) = packages.glob("*.whl")
-    bin_folder = plain
+    bin_folder, (wheel,) = plain, packages.glob("*.whl")
     if extra:
-        (below,) = plain.parent.glob("lib/python*/site-packages")
-        constraints = "-c", ROOT / "constraints.txt"
-        bin_folder = installed(empty, sys.executable, *constraints, f"{wheel}[{extra}]", on=below)
+        wanted = "-c", ROOT / "constraints.txt", f"{wheel}[{extra}]"
+        bin_folder = installed(empty, sys.executable, *wanted, on=plain)
     run(bin_folder / "python", "-c", EXTRAS[extra], cwd=empty)
     detect_on_a_phantom(bin_folder, empty)
     if extra == "ray":
