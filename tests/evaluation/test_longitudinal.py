@@ -241,7 +241,7 @@ def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
         compare_runs(runs, out, on=other)
     with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
         compare_runs((tmp_path, runs[1]), out, on=patients(tmp_path))
-    with pytest.raises(SettingsError, match="patients with `on`"):
+    with pytest.raises(SettingsError, match="table of patients"):
         compare_runs(runs, out)
     assert not out.exists()
 
