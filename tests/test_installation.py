@@ -65,15 +65,13 @@ def empty(tmp_path: Path) -> Iterator[Path]:
 
 
 def installed(folder: Path, python: str, *wanted: str | Path, on: Path | None = None) -> Path:
-    """Make a virtual environment with a package in it, on top of another one or of none.
-
-    Returns its folder of programs.
-    """
+    """Return the programs of a new environment with a package, on top of another one or of none."""
     run(python, "-m", "venv", folder / "venv", cwd=folder)
     bin_folder = folder / "venv" / "bin"
     if on is not None:  # whose packages pip then does not install again
         own, below = (next(b.parent.glob("lib/*/site-packages")) for b in (bin_folder, on))
         (own / "below.pth").write_text(f"{below}\n", encoding="utf-8")
+        run(bin_folder / "pip", "install", "-q", "--no-deps", "-I", wanted[-1], cwd=folder)
     run(bin_folder / "pip", "install", "--quiet", *wanted, cwd=folder)
     run(bin_folder / "pip", "check", cwd=folder)
     print(run(bin_folder / "kneematch", "--version", cwd=folder))  # shown by pytest -rP
