@@ -1,7 +1,4 @@
-"""Print the licences of all dependencies, by extra, as docs/licences.md has them.
-
-python scripts/licences.py
-"""
+"""Print the licences of all dependencies, by extra: `make licences` puts them on their page."""
 
 from importlib.metadata import distribution, metadata
 
