@@ -6,7 +6,7 @@ READY := .venv/ready
 # TORCH=cpu installs PyTorch's CPU build, for machines without an NVIDIA card: 1 GB instead of 6.
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-.PHONY: demo docs test test-matrix test-tools lint fuzz faults audit coverage clean
+.PHONY: demo docs test test-matrix test-tools lint fuzz faults results licences audit coverage clean
 .DEFAULT_GOAL := test
 
 # 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, and all that
@@ -26,10 +26,10 @@ demo: $(READY)
 test: lint test-tools
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-# The wheel in new environments (extras, oldest and newest versions, every Python on the path), and
-# every command of every page. Takes an hour or so, and some gigabytes of disk for a while.
+# The wheel in new environments (extras, oldest and newest versions, every Python on the path), and every command
+# of every page. Takes half an hour or so, and some gigabytes of disk for a while. An installation may take long.
 test-matrix: $(READY) test-tools
-	$(BIN)/pytest -m matrix
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m matrix -n 2 --dist loadgroup -o faulthandler_timeout=1800
 
 # The hooks of .pre-commit-config.yaml: style, types, no films and no large files.
 lint: $(READY)
@@ -48,6 +48,11 @@ fuzz: $(READY)
 faults: $(READY)
 	$(BIN)/python lab/faults.py
 
+# Every figure of README and docs that two cores can measure: some hours. PARTS=time for one part, PARTS=large
+# on a machine with a GPU and 16 cores. REAL: a folder of real films; OLD: a checkout of 0.2.0.
+results: $(READY)
+	$(BIN)/python lab/results.py $(PARTS) $(if $(REAL),--real $(REAL)) $(if $(OLD),--old $(OLD))
+
 # Which lines and branches the tests run, without those of a full disk, which is full for the
 # measurement, too. Worker processes are killed when their work is done, and so not counted.
 coverage: $(READY) test-tools
@@ -59,6 +64,11 @@ coverage: $(READY) test-tools
 audit: $(READY)
 	$(BIN)/pip install --quiet pip-audit
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+
+# The tables of docs/licences.md, from the metadata of what is installed.
+licences: $(READY)
+	sed -i '/^<!-- make licences/q' docs/licences.md
+	$(BIN)/python scripts/licences.py >> docs/licences.md
 
 clean:
 	rm -rf .venv demo dist site .cache .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -66,6 +66,26 @@ def test_requirements_of_the_image_have_hashes_and_the_tested_versions() -> None
         assert "--require-hashes --no-deps" in (ROOT / recipe).read_text("utf-8")
 
 
+def test_licences_page_lists_every_dependency_and_no_copyleft() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "licences.py")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line.split(" | ") for line in printed.splitlines() if line.endswith(" |")]
+    assert len(rows) > 50
+    page = (ROOT / "docs" / "licences.md").read_text("utf-8")
+    for name, licence in rows:
+        assert f"\n{name} |" in page
+        assert not re.search("GPL|General Public|UNKNOWN", licence), name
+
+
+def test_images_have_a_pinned_base_an_own_user_and_no_secrets() -> None:
+    docker = (ROOT / "Dockerfile").read_text("utf-8")
+    recipes = docker + (ROOT / "apptainer.def").read_text("utf-8")
+    bases = re.findall(r"^(?:FROM|From:) (\S+)", recipes, re.MULTILINE)
+    assert bases == ["python:3.11-slim-bookworm"] * 3
+    assert re.findall(r"^USER (\w+)", docker, re.MULTILINE) == ["1000"]
+    assert not re.search(r"token|passw|secret|api_?key", recipes, re.IGNORECASE)
+
+
 def test_compose_review_keeps_the_root_read_only_and_the_port_local() -> None:
     review = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]["review"]
     assert review["read_only"] is True

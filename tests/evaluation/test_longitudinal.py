@@ -65,8 +65,8 @@ def patients(folder: Path, *rows: str, columns: str = "film,patient") -> Path:
 
 
 def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    # The second patient has no knee in common.
-    on = patients(tmp_path, "/a/one.dcm,p", "1.dcm,p", "two.dcm,q", "2.dcm,q")
+    # The second patient has no knee in common. A film may have a row per knee, as in knees.csv.
+    on = patients(tmp_path, *["/a/one.dcm,p"] * 2, "1.dcm,p", "two.dcm,q", "2.dcm,q")
     result = compare_runs(runs, tmp_path / "out.csv", on=on)
     changes = {each.measure: each for each in result.changes}
     assert result.skipped == ["/a/two.dcm, /b/2.dcm: no knee at two visits"]
@@ -241,7 +241,7 @@ def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
         compare_runs(runs, out, on=other)
     with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
         compare_runs((tmp_path, runs[1]), out, on=patients(tmp_path))
-    with pytest.raises(SettingsError, match="patients with `on`"):
+    with pytest.raises(SettingsError, match="table of patients"):
         compare_runs(runs, out)
     assert not out.exists()
 

@@ -4,8 +4,13 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import typer
+
+from kneematch.cli.main import app
 from kneephantoms import SynthConfig, synthesize
+from results import PARTS
 
 LAB = Path(__file__).parents[2] / "lab"
 COLUMNS = ("film", "image_side", "plateau_medial_x_px", "plateau_medial_y_px")
@@ -70,6 +75,21 @@ def test_accuracy_scores_phantoms_of_every_framing() -> None:
     printed = checked("accuracy.py", "--films", "1")
     for framing in ("bilateral", "single", "full_leg", "offcentre", "lateral", "other"):
         assert f"| {framing} | 1 | 1.000 |" in printed
+
+
+def test_results_names_commands_and_options_that_exist() -> None:
+    group: Any = typer.main.get_command(app)
+    listed = [
+        line[2:].split() for line in checked("results.py", "--list").splitlines() if "$" in line
+    ]
+    listed += [command.split() for command in PARTS["large"]]
+    assert len(listed) > 30
+    for name, *words in (words[words[0].startswith("PYTHONPATH=") :] for words in listed):
+        if name == "kneematch":
+            group.commands[words[0]].make_context(words[0], words[1:])
+        elif name != "ls":
+            source = (LAB.parent / name).read_text("utf-8")
+            assert all(f'"{word}"' in source for word in words if word.startswith("--")), name
 
 
 def test_measure_compares_phantoms_with_their_outlines() -> None:

@@ -47,8 +47,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
-COMMANDS: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review)
-for command in (*COMMANDS, export_onnx, serve, synth, train, watch):
+COMMANDS: Final = (detect, review, apply, compare, annotate, import_template, train, evaluate)
+for command in (*COMMANDS, watch, serve, info, synth, export_onnx):  # in the order of use
     app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
 
 
@@ -127,7 +127,7 @@ def _usage_message(error: typer.BadParameter, program: str) -> str:
     wrong = re.fullmatch(r"Invalid value for '(\S+)': Input should be (.*?)(, unable.*)?", said)
     said = f"{wrong[1]} must be {wrong[2]}" if wrong else said
     command = error.ctx.command_path if error.ctx else program
-    return f"{said}. See '{command} --help'."
+    return f"{said}{'' if said.endswith('?') else '.'} See '{command} --help'."
 
 
 def _memory_advice(error: Exception) -> str | None:

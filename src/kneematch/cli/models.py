@@ -158,7 +158,7 @@ def evaluate(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Compare methods on films: loss, time and, with labels, accuracy.
+    """Compare methods on films: their losses and, with labels, their accuracy.
 
     evaluation.md has all tables, which are also written as CSV. Every method's own run, as of
     `kneematch detect`, is in runs/METHOD. The film of --template is left out.

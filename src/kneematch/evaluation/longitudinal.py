@@ -86,7 +86,7 @@ def compare_runs(
         runs: folder of a measured run; or several, one for each visit, the first visit first.
         out: table to write, NAME.csv; the page with plots is NAME.html.
         on: CSV with the columns `film` (as in the runs, or the file's name), `patient` (not needed
-            with a salt) and, unless each run is a visit, `visit`.
+            with a salt) and, unless each run is a visit, `visit`; knees.csv may be one.
         salt: file with a secret text; patients are then known by the PatientID of their films'
             headers, of which only the hash with this text is written.
         force: replace files of these names.
@@ -99,10 +99,7 @@ def compare_runs(
     folders, out = [as_path("runs", run) for run in named], as_path("out", out)
     table = None if on is None else as_path("on", on)
     if table is None and (salt is None or len(folders) < 2):
-        raise SettingsError(
-            "Name a table of films and patients with --on. It may be left out only with --salt and "
-            "a run for each visit."
-        )
+        raise SettingsError("Name a table of patients (--on), or --salt and a run for each visit.")
     page = out.with_suffix(".html")
     _check_out(out, page, [*folders, *([table] if table else [])], force=force)
     films = _Films(folders, table, None if salt is None else as_path("salt", salt))
@@ -111,8 +108,8 @@ def compare_runs(
         found = [row | {"patient": patient} for row in _compare_visits(knees, films.visits)]
         rows += found
         if not found:
-            named_films = sorted({knee["film"] for knee in knees})
-            films.skipped.append(f"{', '.join(named_films)}: no knee at two visits")
+            unpaired = ", ".join(sorted({knee["film"] for knee in knees}))
+            films.skipped.append(f"{unpaired}: no knee at two visits")
     if not rows:
         why = "".join(f": {reason}" for reason in films.skipped[:1])
         raise SettingsError(f"No knee was measured at two visits{why}.")
@@ -142,8 +139,9 @@ class _Films:
         self.skipped: list[str] = []
         self.secret = None if salt is None else _read_secret(salt)
         needed = {"film": True, "patient": salt is None, "visit": len(folders) < 2}
-        columns = [name for name, is_needed in needed.items() if is_needed]
-        self.listed = None if table is None else _read(table, columns)
+        rows = _read(table, [name for name in needed if needed[name]]) if table else ()
+        once = {tuple(map(row.get, needed)): row for row in rows}  # knees.csv repeats films
+        self.listed = list(once.values()) if table else None
         self.runs = {str(folder): _knees_by_film(folder) for folder in folders}
         stated = {row["visit"] for row in self.listed or () if "visit" in row}
         ordered = sorted(stated, key=lambda v: (_number(v) is None, _number(v) or 0, v))
@@ -307,7 +305,8 @@ def _knees_by_film(folder: Path) -> dict[str, list[KneeRow]]:
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a table that has these columns, by column."""
     if not path.is_file():
-        raise SettingsError(f"No such file: {path}. Runs to compare are made with --measure.")
+        runs = " Runs to compare are made with --measure." if path.name in MEASUREMENTS else ""
+        raise SettingsError(f"No such file: {path}.{runs}")
     try:
         header, rows = read_csv_file(path)
         if not set(columns) <= set(header):

@@ -330,9 +330,9 @@ def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Say how each setting differs from the one that a run began with; hashes are cut."""
+    """Say how each setting differs from the one that a run began with; hashes are not shown."""
     return [
-        f"{name} was {str(before.get(name))[:24]} and is {str(now.get(name))[:24]}"
+        f"another {name}" if len(f"{was}{is_now}") > 60 else f"{name} was {was} and is {is_now}"
         for name in {**before, **now}
-        if before.get(name) != now.get(name)
+        if (was := before.get(name)) != (is_now := now.get(name))
     ]
