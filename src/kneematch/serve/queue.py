@@ -24,9 +24,11 @@ MOST_TRIES: Final = 10  # for an object that is refused, after 1, 2, 4 s and so 
 
 # A film is waiting, taken, and then ok, no_knee, failed, or "own": an object of this program that
 # came back. An object is waiting, and then sent or failed.
+# A write-ahead log needs one flush for a commit; locked, it needs no shared memory, either.
 SCHEMA: Final = """
-PRAGMA synchronous = FULL;
 PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS films (
     id INTEGER PRIMARY KEY, instance TEXT UNIQUE, file TEXT, received REAL, finished REAL,
     state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '');
@@ -146,8 +148,15 @@ class Queue:
         return next((Entry(number, self.objects / name, n) for number, name, n in rows), None)
 
     def settle(self, item: Entry, state: str = "sent", reason: str = "") -> None:
-        """Note that an object was delivered or given up; its file goes with the last receiver."""
-        self.query("UPDATE objects SET state = ?, reason = ? WHERE id = ?", state, reason, item.id)
+        """Note that an object was delivered or given up; its file goes with the last receiver.
+
+        This is not flushed: after a power cut, the last objects may be sent again.
+        """
+        with self._changed:
+            self._sql.execute("PRAGMA synchronous = NORMAL")
+            update = "UPDATE objects SET state = ?, reason = ? WHERE id = ?"
+            self.query(update, state, reason, item.id)
+            self._sql.execute("PRAGMA synchronous = FULL")
         others = "SELECT 1 FROM objects WHERE file = ? AND state = 'waiting'"
         if not self.query(others, item.path.name):
             item.path.unlink(missing_ok=True)
