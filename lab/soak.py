@@ -14,10 +14,12 @@ differ by 10 % or more). The load of the machine is printed, too.
 
 import argparse
 import copy
+import hashlib
 import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import statistics
 import subprocess
@@ -41,12 +43,21 @@ from job import family, megabytes
 from kneephantoms import SynthConfig, synthesize
 
 PARTS = 10
-NODE, RECEIVER, HTTP = 11999, 11998, 11997  # ports
+SENT: set[str] = set()  # instance UIDs of films
 OBJECTS = 3  # that are sent for each film
 STEADY_FILMS = 1000  # fewer take too little time to judge the memory
 EARLY, LATE = slice(1, 4), slice(6, 9)  # tenths to compare: neither the start nor the end
 STEADY = 0.1  # largest relative difference of their medians
 SAMPLE_S, PAUSE_S, KILL_S = 0.5, 0.2, 4.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port
+
+
+NODE, RECEIVER, HTTP = free_port(), free_port(), free_port()
 
 
 class Receiver:
@@ -176,6 +187,9 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
         end="",
     )
     print(f"after the last film. Load of the machine: {loads[0]:.1f} {loads[2]:.1f}.")
+    sent_films = {hashlib.sha256(each.encode()).hexdigest() for each in SENT}
+    others = {name for (name,) in node.query("SELECT instance FROM films")} - sent_films
+    print(f"Films in the queue that were not sent here: {len(others)}.")
     lost = sum(count for _, count in states) != args.films or arrived != OBJECTS * args.films
     return 1 if code or lost or twice or not steady else 0
 
@@ -207,6 +221,7 @@ def send(pictures: list[Dataset], numbers: Iterable[int]) -> None:
     for number in numbers:
         film = copy.deepcopy(pictures[number % len(pictures)])
         film.SOPInstanceUID = film.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+        SENT.add(str(film.SOPInstanceUID))
         while True:
             association = entity.associate("127.0.0.1", NODE, ae_title="KNEEMATCH")
             if association.is_established:
