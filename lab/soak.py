@@ -162,13 +162,9 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
     threads = [threading.Thread(target=send, args=(pictures, part)) for part in parts]
     for thread in threads:
         thread.start()
-    kills, victims = 0, list[Node | Receiver]([node, receiver])
-    for victim in cycle(victims):
-        if kills == args.kills or not any(thread.is_alive() for thread in threads):
-            break
+    for _, victim in zip(range(args.kills), cycle([node, receiver]), strict=False):
         time.sleep(KILL_S)
-        victim.kill()
-        kills += 1
+        victim.kill()  # type: ignore[attr-defined]
     for thread in threads:
         thread.join()
     sent, loads = time.time(), os.getloadavg()
@@ -177,9 +173,9 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
     arrived, twice = receiver.count()
     states = node.query("SELECT state, count(*) FROM films GROUP BY state")
     times = node.query("SELECT received, finished FROM films ORDER BY finished")
-    steady = kills or print_parts(times, node.memory) or args.films < STEADY_FILMS
+    steady = args.kills or print_parts(times, node.memory) or args.films < STEADY_FILMS
     waits = sorted(finished - received for received, finished in times)
-    print(f"Films: {dict(states)}, all sent after {sent - times[0][0]:.0f} s; {kills} kills.")
+    print(f"Films: {dict(states)}, all sent after {sent - times[0][0]:.0f} s; {args.kills} kills.")
     print(f"From receipt to the queue of objects: median {waits[len(waits) // 2]:.2f} s, ", end="")
     print(f"95 % {waits[int(0.95 * len(waits))]:.2f} s.")
     print(
