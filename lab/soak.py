@@ -5,7 +5,7 @@
 
 Phantoms are sent by several senders at once, and their objects to dcmtk's storescp, or to Orthanc
 with --kills: then the node and Orthanc are killed in turn (SIGKILL) while films are sent, and
-started again. Prints, for every tenth of the films, films per second and the memory of all
+started again. Prints, for every tenth of 1,000 films or more, films per second and memory of all
 processes of the node together (shared pages counted once); then the time from a film's receipt to
 its objects in the queue, and how long the objects took to arrive. Exits with 1 if a film or an
 object is lost or arrives twice, or if memory is not steady (the medians of early and late tenths
@@ -173,7 +173,7 @@ def soak(args: argparse.Namespace, folder: Path) -> int:
     arrived, twice = receiver.count()
     states = node.query("SELECT state, count(*) FROM films GROUP BY state")
     times = node.query("SELECT received, finished FROM films ORDER BY finished")
-    steady = args.kills or print_parts(times, node.memory) or args.films < STEADY_FILMS
+    steady = args.kills or args.films < STEADY_FILMS or print_parts(times, node.memory)
     waits = sorted(finished - received for received, finished in times)
     print(f"Films: {dict(states)}, all sent after {sent - times[0][0]:.0f} s; {args.kills} kills.")
     print(f"From receipt to the queue of objects: median {waits[len(waits) // 2]:.2f} s, ", end="")
