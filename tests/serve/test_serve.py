@@ -273,7 +273,7 @@ def test_node_speaks_tls_asks_for_a_token_and_delivers_to_storescp(
     port, received = free_port(), tmp_path / "received"
     received.mkdir()
     scp = [tool("storescp"), "+tls", key, cert, "+cf", cert, "-od", received, str(port)]
-    (tmp_path / "token").write_text("a secret of many signs")
+    (tmp_path / "token").write_text("ein Schlüssel, der lang ist", "utf-8")
     options = ["--send-to", f"tls:STORE@127.0.0.1:{port}", "--objects", "sr"]
     options += ["--token-file", str(tmp_path / "token"), "--host", "0.0.0.0"]
     node = Node(tmp_path, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert, *options)
@@ -282,8 +282,8 @@ def test_node_speaks_tls_asks_for_a_token_and_delivers_to_storescp(
         assert node.send(films[0]) != 0  # without TLS
         assert node.send(films[0], options=("+tls", key, cert, "+cf", cert)) == 0
         eventually(lambda: list(received.iterdir()), "the report arrives")
-        for token, status in (("", 401), ("another", 401), ("a secret of many signs", 200)):
-            headers = {"Authorization": f"Bearer {token}"}
+        for token, status in (("", 401), ("another", 401), ("ein Schlüssel, der lang ist", 200)):
+            headers = {"Authorization": f"Bearer {token}".encode()}
             answer = requests.get(f"{node.url}/metrics", headers=headers, timeout=30)
             assert answer.status_code == status
         assert node.stop(signal.SIGTERM) == 0

@@ -51,7 +51,7 @@ def node_app(node: Node) -> FastAPI:
         host = request.headers.get("host", "").rsplit(":", 1)[0].strip("[]")
         if node.config.host in LOCAL and host not in LOCAL:  # a web page whose name was rebound
             return PlainTextResponse("The request is for another host.", HTTPStatus.FORBIDDEN)
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
         known = not token or secrets.compare_digest(given, token.encode())
         if not known and request.scope["path"] != HEALTH:  # a URL has the given host in it
             return PlainTextResponse("A token is needed.", HTTPStatus.UNAUTHORIZED)
