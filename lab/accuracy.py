@@ -1,6 +1,7 @@
 """Measure accuracy: recall, IoU and margin errors by kind of film, flags and expected errors.
 
     python lab/accuracy.py [--films 200] [--real FOLDER] [--method METHOD] [--template FILE]
+    python lab/accuracy.py --onnx --real FOLDER
 
 Prints a table for each set of films: phantoms of every framing, phantoms with metal, and, with
 --real, the labelled films as they are and altered (turned, rotated, halved, laid into a screenshot,
@@ -11,6 +12,9 @@ margins; share of these whose area has an IoU of at least 0.75 and 0.9; mean IoU
 are not flagged; median distance of the margins in percent of the plateau's width; share of errors
 below `expected_error_px`, which should be 0.9; knees with metal that are flagged for it, and
 without metal that are.
+
+With --onnx, it prints instead how far the corners and landmarks of each real film that the exported
+`run_onnx.py` finds are from those of `detect` in float32 and in this CPU's own precision.
 """
 
 import argparse
@@ -18,7 +22,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +48,9 @@ from films import (
     table,
 )
 from kneematch import Detection, Detector
+from kneematch.knee.onnx_export import export_onnx
+from kneematch.models.model_file import builtin_model, load_model
+from kneematch.models.two_stage import network_solver
 
 METAL = "metal"  # in the reason of a knee that is flagged for it
 Altered = tuple[NDArray[np.float32], Points]
@@ -53,12 +63,44 @@ def main() -> None:
     parser.add_argument("--real", type=Path, help="folder of labelled real films")
     parser.add_argument("--method", default="auto", help="as of `kneematch detect`")
     parser.add_argument("--template", type=Path, help="template.json, for the search")
+    parser.add_argument("--onnx", action="store_true", help="compare run_onnx.py with detect")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.onnx:
+        print_agreement(args.real)
+        return
     detector = Detector.load(template=args.template, method=args.method)
     for title, cases in sets(args.real, args.films, args.seed):
         print(f"### {title}\n")
         report(detector, cases)
+
+
+def print_agreement(real: Path) -> None:
+    """Print how far the knees of run_onnx.py are from those of `detect`, by precision."""
+    model, quick = load_model(builtin_model()), Detector.load(device="cpu")
+    solver = network_solver(model.networks(located=True, float32=True))
+    precise = replace(quick.preparation, precise=True)
+    detectors = {"float32": replace(quick, solver=solver, preparation=precise), "CPU": quick}
+    with TemporaryDirectory() as folder:
+        export_onnx(Path(folder) / "made")
+        program: Any = SourceFileLoader("run_onnx", f"{folder}/made/run_onnx.py").load_module()
+        paths = sorted((real / "films").iterdir())
+        answers = [program.detect(program.read(str(path))) for path in paths]
+    rows, differing = [], 0
+    for name, detector in detectors.items():
+        apart = []
+        for path, answer in zip(paths, answers, strict=True):
+            found = detector.detect(path)
+            differing += [knee.side for knee in found] != [each["image_side"] for each in answer]
+            for knee, other in zip(found, answer, strict=False):
+                here = [*knee.corners, *(knee.landmarks[each] for each in other["landmarks"])]
+                there = np.array([*other["corners"], *other["landmarks"].values()])
+                apart.append(np.linalg.norm(here - there, axis=1).max())
+        rows.append(
+            [name, str(len(apart)), *(f"{np.quantile(apart, q):.4f}" for q in (0.5, 0.95, 1))]
+        )
+    table(("detect computes in", "knees", "median, px", "95 %", "largest"), rows)
+    print(f"Films with other knees: {differing}.")
 
 
 def sets(real: Path | None, films: int, seed: int) -> Iterator[tuple[str, Iterable[Case]]]:

@@ -11,6 +11,7 @@ import typer
 from kneematch.cli.main import app
 from kneephantoms import SynthConfig, synthesize
 from results import PARTS
+from servers import tool
 
 LAB = Path(__file__).parents[2] / "lab"
 COLUMNS = ("film", "image_side", "plateau_medial_x_px", "plateau_medial_y_px")
@@ -102,8 +103,10 @@ def test_code_size_counts_lines_and_files() -> None:
 
 
 def test_soak_sends_films_to_a_node() -> None:
+    tool("storescp")
     told = checked("soak.py", "--films", "8", "--distinct", "2", "--workers", "1")
-    assert "objects that arrived: 24, 0 of them twice" in told
+    assert "24 arrived, 0 of them twice" in told
+    assert "not sent here: 0" in told
 
 
 def test_paper_says_where_the_training_started(tmp_path: Path) -> None:

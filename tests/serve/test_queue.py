@@ -1,5 +1,6 @@
 """The queue on disk: each film and each object once, whatever happens in between."""
 
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.serve import queue as module
 from kneematch.serve.queue import MOST_TRIES, Entry, Queue, QueueFull
+from servers import eventually
 
 PACS = "PACS@localhost:104"
 WEB = "http://localhost/dicom-web"
@@ -47,6 +49,14 @@ def test_queue_takes_a_film_that_is_sent_again_only_once(queue: Queue) -> None:
     finish(queue)
     queue.add("1.2.3", b"film")
     assert queue.take() is None
+
+
+def test_queue_takes_a_film_again_that_failed(queue: Queue) -> None:
+    queue.add("1.2.3", b"film")
+    queue.finish(taken(queue), "failed", "a worker died", [], [])
+    queue.add("1.2.3", b"the same film")
+    assert taken(queue).path.read_bytes() == b"the same film"
+    assert queue.query("SELECT count(*), max(reason) FROM films") == [(1, "")]
 
 
 def test_queue_takes_a_film_that_is_sent_by_many_at_once_only_once(queue: Queue) -> None:
@@ -132,6 +142,11 @@ def test_queue_says_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="is a file"):
         Queue(tmp_path / "file", 3)
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "mine.dcm").write_bytes(b"a film that is no part of a queue")
+    with pytest.raises(SettingsError, match="another origin"):
+        Queue(tmp_path, 3)
+    assert (tmp_path / "films" / "mine.dcm").exists()
     (tmp_path / "spoilt").mkdir()
     (tmp_path / "spoilt" / "queue.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(SettingsError, match="damaged"):
@@ -143,3 +158,23 @@ def test_queue_commits_before_it_acknowledges(queue: Queue) -> None:
     queue.close()
     with sqlite3.connect(queue.films.parent / "queue.sqlite") as sql:
         assert sql.execute("SELECT state FROM films").fetchall() == [("waiting",)]
+
+
+def test_queue_waits_while_the_disk_is_full(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system refuses files that are larger than a limit, as it refuses any on a full disk."""
+    monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    queue.add("1.2.3", b"film")
+    arguments = taken(queue), "ok", "", ["a"], [PACS]
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limit[1]))
+    try:
+        thread = threading.Thread(target=queue.finish, args=arguments)
+        thread.start()
+        eventually(lambda: "The queue cannot be used" in caplog.text, "a commit fails")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    thread.join()
+    assert queue.query("SELECT state FROM films") == [("ok",)]
+    assert queue.query("SELECT file, state FROM objects") == [("a", "waiting")]

@@ -1,6 +1,7 @@
 """`kneematch serve` against Orthanc and dcmtk: films in, objects in the right study, each once."""
 
 import signal
+import socket
 import subprocess
 import threading
 from collections import Counter
@@ -180,8 +181,45 @@ def test_post_detect_refuses_what_it_cannot_use(node: Node) -> None:
     assert (answer.status_code, "neither DICOM nor" in answer.text) == (422, True)
     assert post(node, b"", "?crop=perhaps").status_code == 422
     assert post(node, b"no film", Host="other.example").status_code == 403
+
+
+def test_docs_page_lists_the_interface_and_loads_nothing_from_elsewhere(node: Node) -> None:
     paths = requests.get(f"{node.url}/openapi.json", timeout=30).json()["paths"]
     assert set(paths) == {"/health", "/metrics", "/detect"}
+    page = requests.get(f"{node.url}/docs", timeout=30).text
+    assert all(f" {path}</code>" in page for path in paths)
+    assert all(text in page for text in ("POST /detect", "?overlay=", "Status: 200, 422"))
+    assert "//" not in page
+
+
+def begin(node: Node, content: bytes) -> socket.socket:
+    """Begin a request of which only a part is sent."""
+    connection = socket.create_connection(("127.0.0.1", int(node.url.rsplit(":", 1)[1])))
+    head = "POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+def test_post_detect_survives_requests_that_break_off(node: Node, films: list[Path]) -> None:
+    for _ in range(20):  # more than may be examined at once
+        with begin(node, b"a part of a film"):
+            pass
+    eventually(lambda: post(node, films[0].read_bytes()).ok, "a request is answered")
+    eventually(lambda: not list((node.folder / "queue" / "films").iterdir()), "files are removed")
+    assert "Traceback" not in node.text()
+
+
+def test_post_detect_ends_requests_that_stall(tmp_path: Path, films: list[Path]) -> None:
+    code = "from kneematch.cli.main import run; from kneematch.serve import http; "
+    code += "http.BODY_S = 1.0; run()"
+    node = Node(tmp_path, program=("-c", code))
+    stalled = [begin(node, b"a part of a film") for _ in range(16)]  # all that may be examined
+    for connection in stalled:
+        assert b" 408 " in connection.recv(100)
+        connection.close()
+    assert post(node, films[0].read_bytes()).ok
+    assert node.stop() == 0
+    assert "Traceback" not in node.text()
 
 
 def test_node_survives_kills_of_itself_and_of_its_receiver(
@@ -235,7 +273,7 @@ def test_node_speaks_tls_asks_for_a_token_and_delivers_to_storescp(
     port, received = free_port(), tmp_path / "received"
     received.mkdir()
     scp = [tool("storescp"), "+tls", key, cert, "+cf", cert, "-od", received, str(port)]
-    (tmp_path / "token").write_text("a secret of many signs")
+    (tmp_path / "token").write_text("ein Schlüssel, der lang ist", "utf-8")
     options = ["--send-to", f"tls:STORE@127.0.0.1:{port}", "--objects", "sr"]
     options += ["--token-file", str(tmp_path / "token"), "--host", "0.0.0.0"]
     node = Node(tmp_path, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert, *options)
@@ -244,8 +282,8 @@ def test_node_speaks_tls_asks_for_a_token_and_delivers_to_storescp(
         assert node.send(films[0]) != 0  # without TLS
         assert node.send(films[0], options=("+tls", key, cert, "+cf", cert)) == 0
         eventually(lambda: list(received.iterdir()), "the report arrives")
-        for token, status in (("", 401), ("another", 401), ("a secret of many signs", 200)):
-            headers = {"Authorization": f"Bearer {token}"}
+        for token, status in (("", 401), ("another", 401), ("ein Schlüssel, der lang ist", 200)):
+            headers = {"Authorization": f"Bearer {token}".encode()}
             answer = requests.get(f"{node.url}/metrics", headers=headers, timeout=30)
             assert answer.status_code == status
         assert node.stop(signal.SIGTERM) == 0

@@ -23,8 +23,8 @@ def serve(
     config: ServeConfig,
 ) -> None:
     """Receive films by DICOM and HTTP, and send what is found on them to other systems."""
-    if any(find_spec(name) is None for name in ("pynetdicom", "dicomweb_client", "fastapi")):
-        raise missing_extra("The node needs pynetdicom, dicomweb-client and FastAPI", "serve")
+    if any(find_spec(name) is None for name in ("pynetdicom", "requests", "fastapi")):
+        raise missing_extra("The node needs pynetdicom, requests and FastAPI", "serve")
     from kneematch.serve import http
 
     with writing(folder):

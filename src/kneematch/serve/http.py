@@ -1,5 +1,6 @@
 """HTTP interface of the node: health, metrics, and detection on the film that a request brings."""
 
+import asyncio
 import base64
 import io
 import logging
@@ -15,9 +16,10 @@ from typing import Annotated, Any, Final
 import numpy as np
 import uvicorn
 from fastapi import FastAPI, HTTPException, Query, Request
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from PIL import Image
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from kneematch import __version__
@@ -31,6 +33,7 @@ from kneematch.serve.node import Node
 
 HEALTH: Final = "/health"  # the only path that needs no token
 MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
+BODY_S: Final = 120.0  # in which a film must arrive
 MOST_REQUESTS: Final = 16  # films of requests that are examined or wait
 FILM: Final = {"content": {"application/octet-stream": {"schema": {"format": "binary"}}}}
 QUIET: Final = {"log_level": "warning", "access_log": False, "server_header": False}
@@ -48,9 +51,9 @@ def node_app(node: Node) -> FastAPI:
         host = request.headers.get("host", "").rsplit(":", 1)[0].strip("[]")
         if node.config.host in LOCAL and host not in LOCAL:  # a web page whose name was rebound
             return PlainTextResponse("The request is for another host.", HTTPStatus.FORBIDDEN)
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
         known = not token or secrets.compare_digest(given, token.encode())
-        if not known and request.url.path != HEALTH:
+        if not known and request.scope["path"] != HEALTH:  # a URL has the given host in it
             return PlainTextResponse("A token is needed.", HTTPStatus.UNAUTHORIZED)
         return await answer(request)
 
@@ -67,6 +70,10 @@ def node_app(node: Node) -> FastAPI:
         """Count films and objects, in the text format of Prometheus."""
         return metrics_text(node)
 
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    def page() -> str:
+        return docs_page(app.openapi()["paths"])
+
     @app.post("/detect", openapi_extra={"requestBody": {"required": True, **FILM}})
     async def detect(
         request: Request,
@@ -78,18 +85,41 @@ def node_app(node: Node) -> FastAPI:
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests. Try again.")
         path = node.queue.new_film()
         try:
-            path.touch(FILE_MODE)
-            with path.open("wb") as file:
-                async for chunk in request.stream():
-                    if file.tell() + len(chunk) > MAX_BODY_BYTES:
-                        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-                    file.write(chunk)
+            await _store_body(request, path)
             return JSONResponse(await run_in_threadpool(_detect, node, path, crop, overlay))
         finally:
             path.unlink(missing_ok=True)
             room.release()
 
     return app
+
+
+async def _store_body(request: Request, path: Path) -> None:
+    try:
+        path.touch(FILE_MODE)
+        with path.open("wb") as file:
+            async with asyncio.timeout(BODY_S):
+                async for chunk in request.stream():
+                    if file.tell() + len(chunk) > MAX_BODY_BYTES:
+                        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+                    file.write(chunk)
+    except (TimeoutError, ClientDisconnect) as error:
+        raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from error
+    except OSError as error:
+        raise HTTPException(HTTPStatus.INSUFFICIENT_STORAGE) from error
+
+
+def docs_page(paths: dict[str, Any]) -> str:
+    """Return OpenAPI's paths as a page that loads nothing from elsewhere."""
+    lines = ["<!doctype html><meta charset=utf-8><title>kneematch</title><h1>kneematch</h1>"]
+    for path, method, about in ((k, *each) for k, every in paths.items() for each in every.items()):
+        lines.append(f"<h2><code>{method.upper()} {path}</code></h2><p>{about['description']}<ul>")
+        lines += [
+            f"<li><code>?{each['name']}=</code> {each['description']}"
+            for each in about.get("parameters", [])
+        ]
+        lines.append(f"<li>Status: {', '.join(about['responses'])}</ul>")
+    return "\n".join([*lines, '<p><a href="openapi.json">OpenAPI</a>'])
 
 
 def _detect(node: Node, path: Path, crop: bool, overlay: bool) -> dict[str, Any]:

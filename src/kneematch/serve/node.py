@@ -112,8 +112,8 @@ class Node:
         while found is None:
             try:
                 found = child(film)
-            except SettingsError as error:  # no process can start, for lack of memory
-                logger.warning("%s", error)
+            except (SettingsError, OSError, EOFError) as error:  # no process can start
+                logger.warning("A worker process cannot start (%s).", error)
                 time.sleep(RESTART_S)
         self._children.put(child)
         if isinstance(found, WorkerDied):

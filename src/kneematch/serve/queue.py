@@ -6,6 +6,7 @@ but a hash of its instance UID, by which a film that is sent again is recognised
 """
 
 import hashlib
+import logging
 import secrets
 import shutil
 import sqlite3
@@ -20,13 +21,15 @@ from kneematch.films.files import FILE_MODE, make_out_folder, write_file
 from kneematch.films.run_folder import DICOM
 
 LEAST_FREE: Final = 1 << 30  # bytes of disk that must be free to accept a film
+PAUSE_S: Final = 10.0  # before the database is tried again
 MOST_TRIES: Final = 10  # for an object that is refused, after 1, 2, 4 s and so on
 
 # A film is waiting, taken, and then ok, no_knee, failed, or "own": an object of this program that
 # came back. An object is waiting, and then sent or failed.
+# A write-ahead log needs one flush for a commit; locked, it needs no shared memory, either.
 SCHEMA: Final = """
-PRAGMA synchronous = FULL;
 PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS films (
     id INTEGER PRIMARY KEY, instance TEXT UNIQUE, file TEXT, received REAL, finished REAL,
     state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '');
@@ -42,6 +45,11 @@ KNOWN: Final = """
 SELECT file FROM films WHERE state = 'waiting' UNION
 SELECT file FROM objects WHERE state = 'waiting'
 """
+ADD: Final = """
+INSERT INTO films (instance, file, received) VALUES (?, ?, ?) ON CONFLICT (instance) DO UPDATE
+SET file = excluded.file, received = excluded.received, state = 'waiting', reason = ''
+WHERE state = 'failed' RETURNING id
+"""
 TAKE: Final = """
 UPDATE films SET state = 'taken'
 WHERE id = (SELECT id FROM films WHERE state = 'waiting' ORDER BY id LIMIT 1) RETURNING id, file
@@ -50,6 +58,9 @@ DUE: Final = """
 SELECT id, file, tries FROM objects
 WHERE state = 'waiting' AND receiver = ? AND due <= ? ORDER BY id LIMIT 1
 """
+
+
+logger = logging.getLogger("kneematch")
 
 
 class QueueFull(Exception):
@@ -77,7 +88,9 @@ class Queue:
         for each in (folder, self.films, self.objects):
             make_out_folder(each)
         self._changed = threading.Condition()
-        path = folder / "queue.sqlite"
+        path, files = folder / "queue.sqlite", [*self.films.iterdir(), *self.objects.iterdir()]
+        if files and not path.exists():
+            raise SettingsError(f"{folder} has files of another origin. Name a new folder.")
         path.touch(FILE_MODE)
         self._sql = sqlite3.connect(path, timeout=0, check_same_thread=False)
         try:
@@ -86,14 +99,26 @@ class Queue:
         except sqlite3.DatabaseError as error:
             reason = "Another process uses it, or it is damaged"
             raise SettingsError(f"{path} cannot be opened ({error}). {reason}.") from error
-        for file in (*self.films.iterdir(), *self.objects.iterdir()):
+        for file in files:
             if file.name not in known:
                 file.unlink()
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement as a transaction and return its rows."""
-        with self._changed, self._sql:
-            return self._sql.execute(text, values).fetchall()
+        rows: list[tuple[Any, ...]] = self._transact((text, values))
+        return rows
+
+    def _transact(self, *statements: tuple[str, Sequence[Any]], flush: str = "FULL") -> Any:
+        """Run statements as one transaction and return the rows of the last, once it succeeds."""
+        while True:
+            try:
+                with self._changed:
+                    self._sql.execute(f"PRAGMA synchronous = {flush}")
+                    with self._sql:
+                        return [self._sql.execute(*each).fetchall() for each in statements][-1]
+            except sqlite3.OperationalError as error:  # such as a full disk
+                logger.warning("The queue cannot be used (%s). It is tried again.", error)
+            time.sleep(PAUSE_S)
 
     def wait(self) -> None:
         """Wait until a film or an object is added, at most a second."""
@@ -105,21 +130,20 @@ class Queue:
         return self.films / secrets.token_hex(16)
 
     def add(self, instance: str, content: bytes) -> None:
-        """Store a film until it is examined, unless its instance was stored before.
+        """Store a film until it is examined, unless its instance was stored before and not failed.
 
         Raises:
             QueueFull, OSError: the film is not stored, and should be sent again later.
         """
         key = hashlib.sha256(instance.encode()).hexdigest()
-        if self.query("SELECT 1 FROM films WHERE instance = ?", key):
+        if self.query("SELECT 1 FROM films WHERE instance = ? AND state != 'failed'", key):
             return
         ((waiting,),) = self.query("SELECT count(*) FROM films WHERE state = 'waiting'")
         if waiting >= self._most or shutil.disk_usage(self.films).free < LEAST_FREE:
             raise QueueFull
         path = self.new_film()
         write_file(path, content)
-        insert = "INSERT OR IGNORE INTO films (instance, file, received) VALUES (?, ?, ?) "
-        if not self.query(f"{insert} RETURNING id", key, path.name, time.time()):
+        if not self.query(ADD, key, path.name, time.time()):
             path.unlink()  # another association sent the same film meanwhile
         with self._changed:
             self._changed.notify_all()
@@ -132,13 +156,13 @@ class Queue:
         self, film: Entry, state: str, reason: str, objects: Iterable[str], receivers: Sequence[str]
     ) -> None:
         """Note what became of a film; its objects (names of files) wait now, and its file goes."""
-        rows = [(goal, name) for name in objects for goal in receivers]
+        insert = "INSERT INTO objects (receiver, file) VALUES (?, ?)"
+        rows = [(insert, (goal, name)) for name in objects for goal in receivers]
         update = "UPDATE films SET state = ?, reason = ?, finished = ? WHERE id = ?"
-        with self._changed, self._sql:
-            self._sql.execute(update, (state, reason, time.time(), film.id))
-            self._sql.executemany("INSERT INTO objects (receiver, file) VALUES (?, ?)", rows)
-            self._changed.notify_all()
+        self._transact((update, (state, reason, time.time(), film.id)), *rows)
         film.path.unlink(missing_ok=True)
+        with self._changed:
+            self._changed.notify_all()
 
     def due(self, receiver: str) -> Entry | None:
         """Return the first object that is to be delivered to a receiver now."""
@@ -146,8 +170,12 @@ class Queue:
         return next((Entry(number, self.objects / name, n) for number, name, n in rows), None)
 
     def settle(self, item: Entry, state: str = "sent", reason: str = "") -> None:
-        """Note that an object was delivered or given up; its file goes with the last receiver."""
-        self.query("UPDATE objects SET state = ?, reason = ? WHERE id = ?", state, reason, item.id)
+        """Note that an object was delivered or given up; its file goes with the last receiver.
+
+        This is not flushed: after a power cut, the last objects may be sent again.
+        """
+        update = "UPDATE objects SET state = ?, reason = ? WHERE id = ?"
+        self._transact((update, (state, reason, item.id)), flush="NORMAL")
         others = "SELECT 1 FROM objects WHERE file = ? AND state = 'waiting'"
         if not self.query(others, item.path.name):
             item.path.unlink(missing_ok=True)

@@ -242,6 +242,7 @@ def test_segmentation_has_the_bones_and_the_joint_space(
     segments = hd.seg.segread(source.parent / "out" / MORE[1])
     labels = [each.SegmentLabel for each in segments.SegmentSequence]
     assert labels == ["Femur R", "Tibia R", "Joint space R"]
+    assert "ContentCreatorName" in segments  # of type 2: it may be empty, but not missing
     femur, tibia, space = segments.pixel_array.astype(bool)
     assert space.shape == film.size
     assert space[98, 42:108].all()  # between the borders at 96 and 100
