@@ -205,7 +205,7 @@ def sample_crops(maps: KneeMaps, rows: Tensor, generator: torch.Generator) -> Tr
     covered = torch.stack([inside, inside], 1).gather(2, at[:, :, None])[:, :, 0]
     ends = find_points(margins, x, y, displaced)
     return TrainingCrops(
-        _expose(random, picture, frame.px),
+        expose(random, picture, frame.px),
         torch.where(covered, edges, torch.nan),
         _crossing(sides),
         torch.where(mirrored[:, None, None], ends.flip(1), ends),
@@ -218,7 +218,7 @@ def _pose(random: Sampler, maps: KneeMaps, frame: CropFrame) -> tuple[Tensor, Te
     angle = torch.deg2rad(random.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))
     step = px / frame.px * random.uniform(-MAX_ZOOM, MAX_ZOOM).exp()
     flip = torch.where(random.bernoulli(0.5), -1.0, 1.0)
-    down, across = _from_centre(frame.size, angle.device)
+    down, across = from_centre(frame.size, angle.device)
     across = across * flip
     middle = maps.extent.size / 2
     shift_x, shift_y = (px * random.uniform(-MAX_SHIFT, MAX_SHIFT) for _ in range(2))
@@ -361,7 +361,7 @@ def find_points(points: Tensor, x: Tensor, y: Tensor, displaced: Tensor) -> Tens
     return torch.stack(found, 1)
 
 
-def _expose(random: Sampler, attenuation: Tensor, px: float) -> Tensor:
+def expose(random: Sampler, attenuation: Tensor, px: float) -> Tensor:
     """Turn attenuation (N, H, W) into films: objects, scatter, noise, processing, window, gamma.
 
     `px` are the pixels per plateau width.
@@ -369,14 +369,14 @@ def _expose(random: Sampler, attenuation: Tensor, px: float) -> Tensor:
     size = attenuation.shape[-2], attenuation.shape[-1]
     attenuation = attenuation * random.uniform(0.5, 1.3) + _clutter(random, size, px)
     light = (-attenuation).exp()
-    scatter = _blur(light, 0.3 * px).mean((-2, -1), keepdim=True) * random.uniform(0, 0.15)
+    scatter = blur(light, 0.3 * px).mean((-2, -1), keepdim=True) * random.uniform(0, 0.15)
     grey = -(light + scatter).log()
-    narrow, wide = _blur(grey, 0.03 * px), _blur(grey, 0.2 * px)
+    narrow, wide = blur(grey, 0.03 * px), blur(grey, 0.2 * px)
     grey = grey + random.uniform(0, 1.5) * (grey - narrow) - random.uniform(0, 0.7) * wide
     noise = random.normal(1.0, size)
-    grain = torch.where(random.bernoulli(0.5), noise, _blur(noise, 1.0) * 3)
+    grain = torch.where(random.bernoulli(0.5), noise, blur(noise, 1.0) * 3)
     grey = grey + random.log_uniform(0.002, 0.05) * grain
-    soft = torch.where(random.bernoulli(0.5), _blur(grey, 0.7), _blur(grey, 1.6))
+    soft = torch.where(random.bernoulli(0.5), blur(grey, 0.7), blur(grey, 1.6))
     grey = grey + random.uniform(0, 1) * (soft - grey) + _ramps(random, size, 0.1)
     levels = torch.tensor([0.03, 0.97], device=grey.device)
     low, high = grey[:, ::4, ::4].flatten(1).quantile(levels, dim=1)[..., None, None].unbind()
@@ -390,13 +390,13 @@ def _expose(random: Sampler, attenuation: Tensor, px: float) -> Tensor:
 
 def _ramps(random: Sampler, size: tuple[int, int], deviation: float) -> Tensor:
     """Return brightness (N, H, W) that rises or falls across and down a crop."""
-    y, x = _from_centre(size, random.device)
+    y, x = from_centre(size, random.device)
     return random.normal(2 * deviation / size[1]) * x + random.normal(2 * deviation / size[0]) * y
 
 
 def _clutter(random: Sampler, size: tuple[int, int], px: float) -> Tensor:
     """Return faint discs and lines (N, H, W) that are no borders of the joint space."""
-    y, x = (places / px for places in _from_centre(size, random.device))
+    y, x = (places / px for places in from_centre(size, random.device))
     total = torch.zeros(random.count, *size, device=x.device)
     for _ in range(3):
         angle, bend = random.uniform(0, torch.pi), random.normal(1.0)
@@ -412,7 +412,7 @@ def _clutter(random: Sampler, size: tuple[int, int], px: float) -> Tensor:
     return total
 
 
-def _blur(pictures: Tensor, sigma: float) -> Tensor:
+def blur(pictures: Tensor, sigma: float) -> Tensor:
     """Blur pictures (N, H, W) with a Gaussian."""
     cell = max(int(sigma / 2), 1)
     small = pictures[:, None]
@@ -429,7 +429,7 @@ def _blur(pictures: Tensor, sigma: float) -> Tensor:
     return small[:, 0]
 
 
-def _from_centre(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+def from_centre(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the distances y (1, H, 1) and x (1, 1, W) of pixels from the centre of a crop."""
     y, x = (torch.arange(length, device=device) + 0.5 - length / 2 for length in size)
     return y[None, :, None], x[None, None, :]

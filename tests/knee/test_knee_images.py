@@ -51,7 +51,7 @@ def assert_alike(found: Prepared, expected: Prepared, pixels: float = 0.0) -> No
         assert torch.allclose(one.images.to_film, other.images.to_film, atol=pixels)
         assert (one.images.pixels - other.images.pixels).abs().mean() < 0.01 * pixels + 1e-5
         for knee, same in zip(one.knees, other.knees, strict=True):
-            assert (knee.mirrored, knee.metal) == (same.mirrored, same.metal)
+            assert (knee.mirrored, knee.findings) == (same.mirrored, same.findings)
             assert knee.laterality == same.laterality
 
 

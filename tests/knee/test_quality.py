@@ -24,6 +24,7 @@ from kneematch.knee.quality import (
     CERTAIN_MISMATCH,
     CUT,
     DISAGREE,
+    GROWTH_PLATES,
     METAL,
     NEGATIVE,
     NO_KNEE,
@@ -38,6 +39,7 @@ from kneematch.knee.quality import (
     shows_second_leg,
     sides_differ,
 )
+from kneematch.models.findings import NOTHING, Findings
 from kneematch.models.locator import KneeLocation
 from kneematch.sampling import View, rectangle_to_film
 from kneematch.search.robust_energy import robust_problem
@@ -57,10 +59,15 @@ def detector() -> Detector:
 
 
 def located(
-    score: float, *, metal: bool = False, turns: int = 0, again: float = 1.0, distinct: bool = False
+    score: float,
+    findings: Findings = NOTHING,
+    *,
+    turns: int = 0,
+    again: float = 1.0,
+    distinct: bool = False,
 ) -> PreparedKnee:
     location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score, again, distinct)
-    return PreparedKnee(False, Laterality(), location, metal)
+    return PreparedKnee(False, Laterality(), location, findings)
 
 
 def quality(*, neural: bool = True, **changed: Any) -> Quality:
@@ -105,7 +112,8 @@ def test_review_lists_reasons_and_notes() -> None:
     known = replace(UNLOCATED, laterality=Laterality("R", "user", "sides disagree (user)"))
     assert reasons(quality(), known) == ("sides disagree (user)",)
     assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
-    assert reasons(quality(), located(0.9, metal=True)) == (METAL,)
+    both = Findings(metal=True, growth_plates=True)
+    assert reasons(quality(), located(0.9, both)) == (METAL, GROWTH_PLATES)
     turned, pair = located(0.9, turns=2), replace(FILM, knees=(located(0.9), located(0.9)))
     note = ("film turned by 180 degrees",)
     assert quality().review(turned, pair, is_cut=False, uneven=False) == (False, note)

@@ -8,7 +8,9 @@ import torch
 
 from kneematch.models.locator import (
     CERTAIN,
+    LEAST,
     LEAST_CUT_OUT,
+    WEAK,
     KneeLocation,
     builtin_locator,
     choose_knees,
@@ -104,6 +106,15 @@ def test_locate_knees_takes_the_number_of_knees_from_the_user(film: Phantom) -> 
     noise = torch.rand(300, 400, generator=torch.Generator().manual_seed(0))
     (seen,) = locate_knees([noise], builtin_locator())
     assert all(knee.score < CERTAIN for knee in seen)
+
+
+def test_locate_knees_returns_weak_places_only_if_asked() -> None:
+    films = [torch.from_numpy(phantom(seed, framing="other").pixels) for seed in range(6)]
+    everything = locate_knees(films, builtin_locator(), weak=True)
+    assert any(knee.weak for places in everything for knee in places)
+    assert all(WEAK <= knee.score < LEAST for places in everything for knee in places if knee.weak)
+    usual = [[knee for knee in places if not knee.weak] for places in everything]
+    assert locate_knees(films, builtin_locator()) == usual
 
 
 def test_locate_knees_finds_a_joint_that_was_cut_out_of_its_film(film: Phantom) -> None:

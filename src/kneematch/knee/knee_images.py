@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Final
 
 import torch
@@ -14,8 +13,8 @@ from torch import Tensor
 from kneematch.devices import copy_to, full_precision
 from kneematch.errors import NotARadiograph, SettingsError
 from kneematch.films.radiograph import LATERALITIES, Radiograph
-from kneematch.knee.metal import find_metal
 from kneematch.knee.quality import exposed_field, shows_second_leg
+from kneematch.models.findings import NOTHING, Findings, find_findings
 from kneematch.models.locator import (
     VIEW_SIZE,
     VIEW_WIDTH,
@@ -90,7 +89,7 @@ class PreparedKnee:
     mirrored: bool  # its lateral side points to the picture's left
     laterality: Laterality
     location: KneeLocation | None = None  # where the locator saw it; None where it was not used
-    metal: bool = False  # whether there is metal in it; looked for around located knees only
+    findings: Findings = NOTHING  # looked for around located knees only
 
     @property
     def side_known(self) -> bool:
@@ -154,16 +153,17 @@ def _prepare_whole(film: Radiograph, how: WholeFilm) -> PreparedFilm:
 def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm | None]:
     pixels: list[Tensor] = [copy_to(film_tensor(film), how.device) for film in films]
     locator = builtin_locator(how.device, precise=how.precise)
-    locations = locate_knees(pixels, locator, how.knees, cropped=how.cropped)
-    seen = [k for k, knees in enumerate(locations) if knees]
-    images = [knee_images(pixels[k], locations[k]) for k in seen]
-    for k, image in zip(seen, images, strict=True):
+    locations = locate_knees(pixels, locator, how.knees, cropped=how.cropped, weak=True)
+    images = {k: knee_images(pixels[k], knees) for k, knees in enumerate(locations) if knees}
+    findings = {k: find_findings(image.pixels) for k, image in images.items()}
+    seen = [k for k in images if _is_believed(locations[k], findings[k])]
+    for k, image in ((k, images[k]) for k in seen):
         look = partial(look_again, locator, size=pixels[k].shape, alone=len(locations[k]) == 1)
         locations[k] = [look(v, knee) for v, knee in zip(image.pixels, locations[k], strict=True)]
     markers = read_markers([pixels[k] for k in seen])
-    metal = iter(find_metal(torch.cat([each.pixels for each in images])) if images else [])
     prepared: list[PreparedFilm | None] = [None] * len(films)
-    for k, image, letters in zip(seen, images, markers, strict=True):
+    for k, letters in zip(seen, markers, strict=True):
+        image = images[k]
         known = [knee.mirrored if knee.side_known else None for knee in locations[k]]
         sides = resolve_laterality(films[k], known, how.left_is, letters)
         mirrored = [knee.mirrored for knee in locations[k]]
@@ -173,12 +173,19 @@ def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[Prep
         if (torch.linalg.det(image.to_film[0]) < 0) != mirrored[0]:
             flip = torch.diag(image.to_film.new_tensor([-1, 1, 1]))
             image = View(image.pixels.flip(-1), image.to_film @ flip)
-        knees = map(PreparedKnee, mirrored, sides, locations[k], islice(metal, len(mirrored)))
+        knees = map(PreparedKnee, mirrored, sides, locations[k], findings[k])
         prepared[k] = film = _prepared(films[k], image, knees)
         if how.knees is None and len(mirrored) == 1 and not locations[k][0].quarter_turns:
             second_leg = shows_second_leg(films[k].pixels, locations[k][0], film.field)
             prepared[k] = replace(film, second_leg=second_leg)
     return prepared
+
+
+def _is_believed(knees: Sequence[KneeLocation], findings: Sequence[Findings]) -> bool:
+    """Return whether knees were seen, or a child's knee, of which the locator knows little."""
+    return not any(
+        knee.weak and not each.growth_plates for knee, each in zip(knees, findings, strict=True)
+    )
 
 
 def _prepared(film: Radiograph, images: View, knees: Iterable[PreparedKnee]) -> PreparedFilm:

@@ -82,6 +82,7 @@ NO_PARTNER: Final = "the other knee was seen, but not found"
 SIDES_DIFFER: Final = "the two knees differ in size or height"
 CUT: Final = "cut by the film's edge"
 METAL: Final = "metal"
+GROWTH_PLATES: Final = "growth plates"
 WRONG_SPACING: Final = "pixel spacing not plausible"
 # Notes only: the position is not affected.
 NEGATIVE: Final = "bright and dark are swapped"
@@ -152,7 +153,9 @@ class Quality:
         )
         reasons = self.doubts(knee)
         differ = AREAS_DIFFER if self.part else SIDES_DIFFER
-        reasons += _true({differ: uneven, CUT: is_cut, METAL: knee.metal})
+        reasons += _true({differ: uneven, CUT: is_cut})
+        seen = knee.findings
+        reasons += _true({METAL: seen.metal, GROWTH_PLATES: seen.growth_plates})
         turned, alone = f"film turned by {90 * turns} degrees", len(film.knees) == 1
         notes = {
             WRONG_TAG if film.tagged else NEGATIVE: self.negative,

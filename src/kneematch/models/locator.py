@@ -41,6 +41,7 @@ LEAST: Final = 0.3  # score of a knee
 # of 258 films without a frontal knee (108 of other parts and views, 150 heads), none has 0.2 there.
 FILLS: Final = 0.6
 LEAST_CUT_OUT: Final = 0.2
+WEAK: Final = 0.06  # score of what may be a knee, if something else speaks for it
 SECOND: Final = 0.2  # score of the other knee of a pair
 MIN_ENLARGEMENT: Final = 1.2  # least factor between the film and its small copy for a second look
 INSIDE: Final = 0.7  # share of a plateau that lies on the film
@@ -75,6 +76,7 @@ class KneeLocation:
     # Other parts of the body are hardly ever seen so: 1 of the 258 films, upright and small.
     distinct: bool = False
     side_known: bool = True  # its lateral side is known
+    weak: bool = False  # its score is too low for a knee
 
     @property
     def mirrored(self) -> bool:
@@ -222,7 +224,12 @@ def _peaks(maps: Tensor) -> list[KneeLocation]:
 
 
 def locate_knees(
-    films: Sequence[Tensor], network: Locator, knees: int | None = None, *, cropped: bool = False
+    films: Sequence[Tensor],
+    network: Locator,
+    knees: int | None = None,
+    *,
+    cropped: bool = False,
+    weak: bool = False,
 ) -> list[list[KneeLocation]]:
     """Return the frontal knees of each film (H, W), the picture's left one first.
 
@@ -230,7 +237,8 @@ def locate_knees(
     cut out around the joint, and then turned; the first look that is certain decides, or else the
     best one. Films are looked at together, which is quicker on a GPU. `knees` is how many knees a
     film is known to show; None finds out. Pictures that are known to be `cropped` are only looked
-    at with their edges continued.
+    at with their edges continued. Where no knee is found, the likeliest place is returned if it is
+    asked for by `weak`.
     """
     best: list[list[KneeLocation]] = [[] for _ in films]
     small = LONG_SIDES[0]
@@ -249,7 +257,7 @@ def locate_knees(
         found = _look([films[k] for k in unsure], network, side, turns, edges, knees)
         for k, places in zip(unsure, found, strict=True):
             best[k] = max(best[k], places, key=_score)
-    return best
+    return best if weak else [[knee for knee in places if not knee.weak] for places in best]
 
 
 def _look(
@@ -276,6 +284,8 @@ def _look(
         cut_out = edges is not None and any(k.width > FILLS * width for k in plausible[:1])
         least = LEAST_CUT_OUT if cut_out else LEAST
         chosen = sorted(choose_knees(plausible, knees, least), key=attrgetter("x"))
+        if not chosen:
+            chosen = [replace(knee, weak=True) for knee in plausible[:1] if knee.score >= WEAK]
         if len(chosen) == 2:  # fibulae point outwards
             chosen = [replace(knee, lateral_left=1.0 - k) for k, knee in enumerate(chosen)]
         factor = max(height, width) / max(film.shape)
@@ -320,7 +330,7 @@ def look_again(
 
 
 def _score(places: Sequence[KneeLocation]) -> float:
-    return max((place.score for place in places), default=0.0)
+    return max((place.score - place.weak for place in places), default=-1.0)
 
 
 def _shrink(pixels: Tensor, long_side: int, edges: Edges | None) -> tuple[Tensor, tuple[int, int]]:
