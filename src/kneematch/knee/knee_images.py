@@ -13,8 +13,9 @@ from torch import Tensor
 from kneematch.devices import copy_to, full_precision
 from kneematch.errors import NotARadiograph, SettingsError
 from kneematch.films.radiograph import LATERALITIES, Radiograph
+from kneematch.knee.metal import see_findings
 from kneematch.knee.quality import exposed_field, shows_second_leg
-from kneematch.models.findings import NOTHING, Findings, find_findings
+from kneematch.models.findings import NOTHING, Findings
 from kneematch.models.locator import (
     VIEW_SIZE,
     VIEW_WIDTH,
@@ -155,7 +156,7 @@ def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[Prep
     locator = builtin_locator(how.device, precise=how.precise)
     locations = locate_knees(pixels, locator, how.knees, cropped=how.cropped, weak=True)
     images = {k: knee_images(pixels[k], knees) for k, knees in enumerate(locations) if knees}
-    findings = {k: find_findings(image.pixels) for k, image in images.items()}
+    findings = {k: see_findings(image.pixels) for k, image in images.items()}
     seen = [k for k in images if _is_believed(locations[k], findings[k])]
     for k, image in ((k, images[k]) for k in seen):
         look = partial(look_again, locator, size=pixels[k].shape, alone=len(locations[k]) == 1)

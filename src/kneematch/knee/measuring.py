@@ -23,6 +23,7 @@ from kneematch.knee.crop import CropPlace, cut
 from kneematch.knee.detection import CORNERS, Detection
 from kneematch.knee.knee_images import knee_images
 from kneematch.knee.measure import Array, JointMeasures, Outlines, review_reasons
+from kneematch.knee.metal import see_findings
 from kneematch.knee.quality import (
     CUT,
     METAL,
@@ -31,7 +32,6 @@ from kneematch.knee.quality import (
     exposed_field,
     is_spacing_plausible,
 )
-from kneematch.models.findings import find_findings
 from kneematch.models.locator import KneeLocation
 from kneematch.models.outlines import (
     JOINT_FRAME,
@@ -117,7 +117,7 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     turns = -round(angle / (math.pi / 2))
     upright = angle + turns * math.pi / 2
     place = KneeLocation(float(x), float(y), width, upright, knee.mirrored, turns % 4)
-    (findings,) = find_findings(knee_images(torch.from_numpy(film.pixels), [place]).pixels)
+    (findings,) = see_findings(knee_images(torch.from_numpy(film.pixels), [place]).pixels)
     return [reason for reason, true in {CUT: is_cut, METAL: findings.metal}.items() if true]
 
 
