@@ -147,6 +147,9 @@ def test_resolve_laterality_of_one_knee_is_its_tag_or_marker(mirrored: bool) -> 
     assert resolve_laterality(bare_film("R"), [mirrored]) == (Laterality("R", "header"),)
     found = resolve_laterality(bare_film(), [mirrored], markers=[Marker("L", 0.1)])
     assert found == (Laterality("L", "marker"),)
+    turned = [Marker("R", 0.9, turned=True)]  # the place of a letter on a turned film tells nothing
+    assert resolve_laterality(bare_film(), [mirrored], markers=turned)[0].side == "R"
+    assert resolve_laterality(bare_film(), BOTH, markers=turned) == (Laterality(), Laterality())
 
 
 @pytest.mark.parametrize(

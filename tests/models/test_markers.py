@@ -3,20 +3,28 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from kneematch.models.markers import marker_networks, read_markers
 from kneephantoms import phantom
 
 
-def lettered(letters: dict[str, tuple[int, int]], size: int = 30) -> Tensor:
-    """A phantom of 768 x 640 pixels with white letters around given points."""
+def lettered(
+    texts: dict[str, tuple[int, int]], size: int = 30, angle: float = 0, mirrored: bool = False
+) -> Tensor:
+    """A phantom of 768 x 640 pixels with white texts, their first letters around given points."""
     film = Image.fromarray((255 * phantom(3, size=(768, 640)).pixels).astype(np.uint8))
-    draw, font = ImageDraw.Draw(film), ImageFont.load_default(size)
     film.paste(0, (0, 0, 640, 120))
-    for letter, place in letters.items():
-        draw.text(place, letter, font=font, fill=255, anchor="mm")
+    font = ImageFont.load_default(size)
+    for text, (x, y) in texts.items():
+        ink = Image.new("L", (600, 600))
+        left, top, right, bottom = font.getbbox(text[0])
+        start = 300 - (left + right) / 2, 300 - (top + bottom) / 2
+        ImageDraw.Draw(ink).text(start, text, 255, font)
+        ink = ImageOps.mirror(ink) if mirrored else ink
+        ink = ink.rotate(angle, Image.Resampling.BICUBIC)
+        film.paste(255, (x - 300, y - 300), ink)
     return torch.from_numpy(np.asarray(film, np.float32) / 255)
 
 
@@ -32,14 +40,14 @@ def networks_that_answer(spotter: list[float], reader: list[float]) -> torch.nn.
 
 def test_read_markers_sees_none_where_a_network_is_not_sure() -> None:
     film = torch.rand(300, 200)
-    sure, unsure, other = [0.0, 9.0, 0.0], [0.0, 0.5, 0.2], [9.0, 0.0, 0.0]
+    sure, unsure, other = [0.0, 9.0, 0.0, 0.0], [0.0, 0.5, 0.2, 0.1], [9.0, 0.0, 0.0, 0.0]
     assert read_markers([film], networks_that_answer(sure, unsure)) == [()]
     assert read_markers([film], networks_that_answer(other, sure)) == [()]
 
 
 @pytest.mark.parametrize("size", [(300, 200), (1, 1), (2, 900), (900, 2)])
 def test_read_markers_looks_at_films_of_any_size_up_to_their_edges(size: tuple[int, int]) -> None:
-    networks = networks_that_answer([0.0, 9.0, 0.0], [0.0, 0.0, 9.0])
+    networks = networks_that_answer([0.0, 9.0, 0.0, 0.0], [0.0, 0.0, 9.0, 0.0])
     (found,) = read_markers([torch.rand(size)], networks)
     assert {marker.letter for marker in found} == {"L"}
 
@@ -50,13 +58,45 @@ def test_read_markers_reads_letters_and_where_they_are() -> None:
     assert places == {"R": pytest.approx(60 / 640, abs=0.02), "L": pytest.approx(0.906, abs=0.02)}
 
 
-def test_read_markers_takes_nothing_else_for_a_letter() -> None:
-    for letters in ("AKE", "387", ""):
-        places = {sign: (100 + 150 * k, 60) for k, sign in enumerate(letters)}
-        (found,) = read_markers([lettered(places)])
-        assert [marker for marker in found if marker.x < 0.8] == []
-    mirrored = lettered({"R": (60, 60), "L": (580, 60)}).flip(1)
-    assert read_markers([mirrored]) == [()]
+def letters_on(film: Tensor) -> str:
+    (found,) = read_markers([film])
+    return "".join(sorted({marker.letter for marker in found}))
+
+
+@pytest.mark.parametrize("letter", ["R", "L"])
+def test_read_markers_reads_tilted_letters_and_no_mirrored_ones(letter: str) -> None:
+    poses = [(size, angle) for size in (18, 26, 36, 50, 66) for angle in (-40, -20, 20, 40)]
+    read = [letters_on(lettered({letter: (320, 60)}, *pose)) for pose in poses]
+    assert set(read) <= {letter, ""}
+    assert read.count(letter) >= 0.8 * len(poses)
+    mirrored = [letters_on(lettered({letter: (320, 60)}, *pose, mirrored=True)) for pose in poses]
+    assert set(mirrored) == {""}
+
+
+def test_read_markers_tells_a_turned_r_and_reads_no_turned_l() -> None:
+    poses = [(size, angle) for size in (18, 26, 36, 50, 66) for angle in (90, 180, 270)]
+    found = [read_markers([lettered({"R": (320, 60)}, *pose)])[0] for pose in poses]
+    markers = [marker for each in found for marker in each]
+    assert {(marker.letter, marker.turned) for marker in markers} == {("R", True)}
+    assert len(markers) >= 0.6 * len(poses)
+    assert {letters_on(lettered({"L": (320, 60)}, *pose)) for pose in poses} == {""}
+
+
+@pytest.mark.parametrize("text", ["R PA", "L-UPR", "R-WB", "L 12", "RT", "LT"])
+def test_read_markers_reads_letters_that_begin_a_marker(text: str) -> None:
+    assert letters_on(lettered({text: (200, 60)})) == text[0]
+
+
+@pytest.mark.parametrize("text", ["LAT", "RED DOT", "RESUS", "LPO", "KNEE", "UPR", "AXIAL"])
+def test_read_markers_reads_no_letter_of_a_word(text: str) -> None:
+    assert letters_on(lettered({text: (200, 60)})) == ""
+
+
+@pytest.mark.parametrize("signs", ["PBK", "FIT", "EJ7", "1AD", "UVH", ""])
+@pytest.mark.parametrize("angle", [-30, 0, 30])
+def test_read_markers_takes_nothing_else_for_a_letter(signs: str, angle: int) -> None:
+    places = {sign: (100 + 150 * k, 60) for k, sign in enumerate(signs)}
+    assert letters_on(lettered(places, 30, angle)) == ""
 
 
 @pytest.mark.parametrize("x", [16, 203, 624])

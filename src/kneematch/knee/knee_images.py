@@ -299,7 +299,8 @@ def resolve_laterality(
     by_user = None if left_is is None else left_is == "R"
     letters = {marker.letter for marker in markers}
     letter = letters.pop() if one and len(letters) == 1 else None
-    by_markers = None if one else _from_front(markers)
+    upright = [marker for marker in markers if not marker.turned]  # places on a turned film mislead
+    by_markers = None if one else _from_front(upright)
     return tuple(
         _first_of(
             ("user", _side(by_user, points_left)),

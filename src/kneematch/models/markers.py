@@ -1,10 +1,10 @@
 """Read the letters R and L that mark the patient's sides on films.
 
-A cascade of two small fully convolutional networks. The spotter sees the film at 384 pixels and
-tells where a letter may be; the reader sees those places twice as large. What it takes for a letter
-is looked at again in views that are shifted and enlarged; only what is a letter in nearly all of
-them counts. For films of 2048 x 2494 this takes about 7 ms on one CPU core, against 23 ms for the
-reader on the whole film.
+A cascade of two small fully convolutional networks, on two copies of the film, as letters are large
+or small. The spotter sees copies of 384 and 192 pixels and tells where a letter may be; the reader
+sees those places twice as large. What it takes for a letter is looked at again in views that are
+shifted and enlarged; only what is a letter in nearly all of them counts. An R is read at any angle,
+an L when it is tilted by up to about 45 degrees, since a turned one may be any corner.
 The networks are trained on letters drawn on phantoms (lab/networks/make_markers.py).
 """
 
@@ -21,16 +21,17 @@ from kneematch.devices import copy_to, map_by_shape
 from kneematch.models.weights import builtin_file, load_for_inference, read_safetensors
 from kneematch.sampling import resize, sample
 
-LETTERS: Final = ("R", "L")  # classes 1 and 2 of the networks; 0 is anything else
-FILM_PX: Final = 768  # longest side of the film that the reader sees parts of
+LETTERS: Final = ("R", "L", "R")  # classes 1 to 3 of the networks; 0 is anything else
+TURNED: Final = 3  # the class of an R that lies on its side or upside down
+FILM_SIDES: Final = (768, 384)  # longest sides of the copies that the reader sees parts of; halves
 PATCH: Final = 41  # pixels a side that one answer of the reader depends on
 STRIDE: Final = 8  # pixels between its answers
 PART: Final = PATCH + 2 * STRIDE  # pixels a side of a part, for 3 x 3 answers
 REDUCTION: Final = 2  # factor between the reader's film and the spotter's
 SPOTTER_PATCH: Final = 20  # pixels a side that one answer of the spotter depends on
 SPOTTER_PADDING: Final = 14  # pixels of black around its film, for letters at the edge
-POSSIBLE: Final = -1.0  # log odds of a letter, for the spotter, at which the reader looks
-CANDIDATE: Final = 0.8  # probability of the reader at which a place is looked at again
+POSSIBLE: Final = 1.0  # log odds of a letter, for the spotter, at which the reader looks
+CANDIDATE: Final = 0.9  # probability of the reader at which a place is looked at again
 CERTAIN: Final = 0.95  # mean probability over the views that counts as a letter
 VIEW_SCALES: Final = (0.88, 1.0, 1.14)
 VIEW_SHIFTS: Final = ((0.0, 0.0), (1.5, 0.0), (-1.5, 0.0), (0.0, 1.5), (0.0, -1.5))  # pixels
@@ -49,16 +50,21 @@ class Marker:
 
     letter: str  # "R" or "L"
     x: float  # centre, as a share of the film's width
+    turned: bool = False  # by more than about 65 degrees
+
+    def repeats(self, other: "Marker") -> bool:
+        """Return whether this is the same letter, seen on another copy of the film."""
+        return self.letter == other.letter and abs(self.x - other.x) < 0.02
 
 
 def marker_networks() -> nn.ModuleDict:
     """Return the spotter and the reader, both for images (N, 1, H, W).
 
-    Their logits are (N, 3, h, w): the spotter has one for each 20 x 20 pixels at steps of 4, the
+    Their logits are (N, 4, h, w): the spotter has one for each 20 x 20 pixels at steps of 4, the
     reader one for each 41 x 41 pixels at steps of 8.
     """
     spotter = _network((1, 16, 4, 2), (16, 16, 3, 2), (16, 16, 3, 1), (16, 32, 2, 1))
-    reader = _network((1, 12, 5, 2), (12, 20, 3, 2), (20, 24, 3, 1), (24, 32, 3, 2), (32, 64, 3, 1))
+    reader = _network((1, 12, 5, 2), (12, 24, 3, 2), (24, 40, 3, 1), (40, 56, 3, 2), (56, 80, 3, 1))
     return nn.ModuleDict({"spotter": spotter, "reader": reader})
 
 
@@ -85,17 +91,19 @@ def read_markers(
         spots = _centre_spots(networks["reader"], films, spots)
     if spots:
         for spot, certainty in zip(spots, _read(networks["reader"], films, spots), strict=True):
-            if certainty.max() > CERTAIN:
-                height, width = films[spot.film].shape
-                share = spot.x / FILM_PX * max(height, width) / width
-                found[spot.film].append(Marker(LETTERS[int(certainty.argmax())], share))
+            height, width = films[spot.film].shape
+            kind, share = int(certainty.argmax()), spot.x / spot.side * max(height, width) / width
+            marker = Marker(LETTERS[kind], share, kind + 1 == TURNED)
+            if certainty.max() > CERTAIN and not any(map(marker.repeats, found[spot.film])):
+                found[spot.film].append(marker)
     return [tuple(markers) for markers in found]
 
 
 class _Spot(NamedTuple):
-    """Where a letter may be, in pixels of a film of FILM_PX."""
+    """Where a letter may be, in pixels of a copy of the film."""
 
     film: int  # its index
+    side: int  # the copy's longest side, one of FILM_SIDES
     x: float
     y: float
 
@@ -104,17 +112,20 @@ def _find_spots(spotter: nn.Module, films: Sequence[Tensor]) -> list[_Spot]:
     """Return where letters may be on films (H, W), most likely first on each."""
 
     def log_odds(images: Tensor) -> Tensor:
-        logits: Tensor = spotter(images[:, None])  # (N, 3, h, w)
+        logits: Tensor = spotter(images[:, None])  # (N, 4, h, w)
         return logits[:, 1:].amax(1) - logits[:, 0]
 
-    small = [F.pad(shrink(film, FILM_PX // REDUCTION), (SPOTTER_PADDING,) * 4) for film in films]
+    small = [shrink(film, FILM_SIDES[0] // REDUCTION) for film in films]
     first = REDUCTION * (SPOTTER_PATCH / 2 - SPOTTER_PADDING)
     spots = []
-    for film, scores in enumerate(map_by_shape(log_odds, small)):
-        while scores.max() > POSSIBLE:
-            row, column = divmod(int(scores.argmax()), scores.shape[1])
-            scores[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = -torch.inf
-            spots.append(_Spot(film, first + STRIDE * column, first + STRIDE * row))
+    for side in FILM_SIDES:
+        padded = [F.pad(film, (SPOTTER_PADDING,) * 4) for film in small]
+        for film, scores in enumerate(map_by_shape(log_odds, padded)):
+            while scores.max() > POSSIBLE:
+                row, column = divmod(int(scores.argmax()), scores.shape[1])
+                scores[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = -torch.inf
+                spots.append(_Spot(film, side, first + STRIDE * column, first + STRIDE * row))
+        small = [F.avg_pool2d(film[None], 2, ceil_mode=True)[0] for film in small]
     return spots
 
 
@@ -127,12 +138,12 @@ def _centre_spots(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]
             weights = answer / answer.sum()
             across, down = weights.sum(0), weights.sum(1)
             dx, dy = float(across[2] - across[0]), float(down[2] - down[0])  # to the centroid
-            centred.append(_Spot(spot.film, spot.x + STRIDE * dx, spot.y + STRIDE * dy))
+            centred.append(spot._replace(x=spot.x + STRIDE * dx, y=spot.y + STRIDE * dy))
     return centred
 
 
 def _read(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]) -> Tensor:
-    """Return the mean probability of each letter over the views of K spots, (K, 2)."""
+    """Return the mean probability of each class of letters over the views of K spots, (K, 3)."""
     parts = _cut_parts(films, spots)
     matrices = copy_to(VIEWS, parts.device).expand(len(parts), *VIEWS.shape)
     views = sample(parts, matrices, (PATCH, PATCH))
@@ -154,11 +165,12 @@ def _cut_parts(films: Sequence[Tensor], spots: Sequence[_Spot]) -> Tensor:
     for spot in spots:
         pixels = films[spot.film]
         height, width = pixels.shape
-        scale = max(height, width) / FILM_PX
+        scale = max(height, width) / spot.side
         side = max(1, round(scale * PART))
         left, top = (round(scale * centre - side / 2) for centre in (spot.x, spot.y))
         around = (-left, left + side - width, -top, top + side - height)  # negative: cut off
-        parts.append(resize(F.pad(pixels, around), (PART, PART)))
+        step = max(1, int(scale / 3))  # three pixels a side for each of the part's are enough
+        parts.append(resize(F.pad(pixels, around)[::step, ::step], (PART, PART)))
     return torch.stack(parts)[:, None]
 
 
