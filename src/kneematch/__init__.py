@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kneephantoms import SynthConfig
     from kneephantoms import synthesize as synth
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 _HOME = {
     "DetectConfig": "kneematch.run.config",
     "DetectResult": "kneematch.run.pipeline",
