@@ -5,6 +5,7 @@
     python lab/job.py --cores 16 --size 2494x2048 --films 4096 --device cuda
     python lab/job.py --cores 2 --syntax jpeg2000 lossless
     python lab/job.py --cores 1 2 --engine ray
+    python lab/job.py --parts [--size 2494x2048] [--syntax plain jpeg2000]
 
 Every run is the real command in a process of its own, tied to its cores, with a worker process per
 core, and so is the Ray cluster of `--engine ray`. The films are links to `--distinct` phantoms, so
@@ -20,10 +21,13 @@ Columns are medians over the turns, in seconds where no unit is named:
     films/s   films / seconds of the visits.
     written   size of the results in MB.
     memory    peak of all processes together in MB, shared pages counted once.
+`--parts` visits each phantom in one process instead, with all outputs and one thread, and prints
+the CPU time of the parts of a visit: the median over the phantoms, in their second visit.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -31,11 +35,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
+from pkgutil import resolve_name
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -55,6 +61,22 @@ JOBS = {
     "all": "--crops --overlays --measure --export dicom",
 }
 PARTS = ("start", "visits", "tables", "rest", "all")
+# Functions whose time is a part of a visit: where they are, names, and what the table calls them. Those of
+# a part come after it, indented.
+TIMED = (
+    ("kneematch.run.visit", "read_isolated", "reading"),
+    ("kneematch.knee.detector", "_prepare_or_fail", "preparation"),
+    ("kneematch.knee.knee_images", "locate_knees", "- locator"),
+    ("kneematch.knee.knee_images", "knee_images", "- views of knees"),
+    ("kneematch.knee.knee_images", "see_findings", "- metal and growth plates"),
+    ("kneematch.knee.knee_images", "read_markers", "- markers"),
+    ("kneematch.knee.detector.Detector", "_find_all", "pose network, twice"),
+    ("kneematch.knee.measuring", "measure_knees", "measures: outline network and widths"),
+    ("kneematch.run.artifacts", "_write_overlay", "overlay"),
+    ("kneematch.run.artifacts", "_write_crops", "crops"),
+    ("kneematch.run.artifacts", "_write_dicom", "DICOM objects"),
+    ("kneematch.run.visit", "thumbnail", "thumbnail"),
+)
 SYNTAXES = {"plain": None, "jpeg2000": JPEG2000Lossless, "lossless": JPEGLosslessSV1}
 
 
@@ -63,6 +85,12 @@ def main() -> None:
     runs: dict[tuple[str, str, int, Path | None], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
         films = {name: make_films(Path(folder), name, args) for name in args.syntax}
+        if args.parts:
+            # In a process of its own, since compressed films are decoded in child processes only.
+            process = multiprocessing.Process(target=print_parts, args=(films, Path(folder)))
+            process.start()
+            process.join()
+            return
         for _ in range(args.turns):
             every = product(args.jobs, args.syntax, args.cores, args.source or [None])
             for job, syntax, cores, source in every:
@@ -95,8 +123,52 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--options", default="", help="further options of `kneematch detect`")
     parser.add_argument("--source", type=Path, action="append", help="source folder of a version")
     parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--parts", action="store_true", help="print the CPU time of parts")
     parser.add_argument("--work", type=Path, help="folder for films and results")
     return parser.parse_args()
+
+
+def print_parts(films: dict[str, Path], folder: Path) -> None:
+    """Print the CPU time of the parts of a visit, in ms a film, by transfer syntax."""
+    import torch
+
+    from kneematch.run.config import DetectConfig
+    from kneematch.run.film_record import FilmRecord
+    from kneematch.run.visit import Visit
+
+    torch.set_num_threads(1)
+    spent: dict[str, float] = {}
+    for module, name, label in TIMED:
+        owner = resolve_name(module)
+        setattr(owner, name, timed(getattr(owner, name), label, spent))
+    config = DetectConfig(device="cpu", crops=True, overlays=True, measure=True, export=("dicom",))
+    columns: dict[str, dict[str, list[float]]] = {}
+    for syntax, links in films.items():
+        paths = sorted(links.with_name("distinct").glob("*.dcm"))
+        visitor = Visit(config, folder / syntax / "out")
+        for turn, (number, path) in product(range(2), enumerate(paths)):
+            record = FilmRecord(number, str(path), path.stem)
+            spent.clear()
+            timed(visitor, "all", spent)([record])
+            for label, seconds in spent.items() if turn else ():
+                columns.setdefault(label, {}).setdefault(syntax, []).append(1000 * seconds)
+    labels = [label for _, _, label in TIMED if label in columns]
+    times = {each: [f"{median(columns[each][k]):.1f}" for k in films] for each in (*labels, "all")}
+    rows = ([each, *numbers] for each, numbers in times.items())
+    table(("CPU time, ms a film", *films), rows)
+
+
+def timed(function: Callable[..., Any], label: str, spent: dict[str, float]) -> Callable[..., Any]:
+    """Return a function that adds its CPU time to what was spent under a label."""
+
+    def run(*args: Any, **options: Any) -> Any:
+        started = time.process_time()
+        try:
+            return function(*args, **options)
+        finally:
+            spent[label] = spent.get(label, 0.0) + time.process_time() - started
+
+    return run
 
 
 def make_films(folder: Path, syntax: str, args: argparse.Namespace) -> Path:
