@@ -61,8 +61,8 @@ JOBS = {
     "all": "--crops --overlays --measure --export dicom",
 }
 PARTS = ("start", "visits", "tables", "rest", "all")
-# Functions whose time is a part of a visit: where they are, names, and what the table calls them. Those of
-# a part come after it, indented.
+# Functions whose time is a part of a visit: where they are, their names, and what the table calls
+# them. Parts of a part follow it.
 TIMED = (
     ("kneematch.run.visit", "read_isolated", "reading"),
     ("kneematch.knee.detector", "_prepare_or_fail", "preparation"),

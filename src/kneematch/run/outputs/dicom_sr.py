@@ -35,6 +35,7 @@ FRONTAL_KNEE: Final = Code("FRONTAL_KNEE", SCHEME, "Frontal view of a knee joint
 LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
 OUTLINE: Final = Code("OUTLINE", SCHEME, "Border of a bone at the joint")
 MEASURE_SD: Final = Code("MEASURE_SD", SCHEME, "Standard deviation of the measure")
+REPORTED_X: Final = (0.225, 0.25, 0.725, 0.75)  # fixed locations; tables have all of them
 MEASURES: Final = {  # how measures are called
     **{
         f"jsw_{side}_{kind}": f"{side.capitalize()} {kind.replace('_', ' ')} joint-space width"
@@ -44,7 +45,11 @@ MEASURES: Final = {  # how measures are called
     **{
         f"joint_space_{side}_area": f"{side.capitalize()} joint-space area" for side in COMPARTMENTS
     },
-    **{name: f"Joint-space width at x = {x:.3f}" for name, x in FIXED_WIDTHS.items()},
+    **{
+        name: f"Joint-space width at x = {x:.3f}"
+        for name, x in FIXED_WIDTHS.items()
+        if x in REPORTED_X
+    },
     "joint_line_angle": "Joint-line angle",
     "tibiofemoral_angle": "Tibiofemoral angle",
 }
