@@ -60,7 +60,7 @@ def test_apply_finds_relative_films_in_root_and_removes_what_was_rejected(
     assert "detections.csv: 0 accepted, 1 rejected, 1 corrected, 0 to review" in printed.out
     assert "Exported 0 of 1 films; the other 1 are not DICOM." in printed.err
     (crop,) = (run / "crops").iterdir()
-    assert crop.name.endswith("-image-right.png")
+    assert crop.name.endswith(f"-{right['laterality'] or 'image-right'}.png")
     assert crop.read_bytes() != before[crop.name]
     first, second = read_table(run / "detections.csv")
     assert (first["decision"], second["decision"]) == ("rejected", "corrected")
