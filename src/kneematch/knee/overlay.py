@@ -1,6 +1,7 @@
 """A film with the knee joint areas that were found on it."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import count, pairwise
 from typing import Final
 
@@ -22,6 +23,7 @@ TICK: Final = 0.09  # length of the thick corner over the width of an area
 COLOURS: Final = {"left": LEFT_COLOUR, "right": RIGHT_COLOUR}
 LANDMARK_COLOUR: Final = (255, 255, 255)
 SHADE: Final = (10, 12, 16)  # under lines and text, so that they stand out on bone
+SHADE_OPACITY: Final = 150  # of 255
 REVIEW_COLOUR: Final = (190, 30, 45)  # behind the text about a knee to review
 THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half its size
 DASHES: Final = 12  # along each edge of an area to review
@@ -59,6 +61,11 @@ def draw_detections(
     return _with_caption(picture, found, text_px) if caption and found else picture
 
 
+@lru_cache
+def _font(px: float) -> Font:
+    return ImageFont.load_default(px)
+
+
 def _draw_side(picture: Image.Image, knee: Detection, scale: float, text_px: int) -> None:
     """Write the patient's side, R or L, above the middle of an area's top edge."""
     x, y = scale * knee.corners[:2].mean(0) - (0, text_px / 2)
@@ -67,7 +74,7 @@ def _draw_side(picture: Image.Image, knee: Detection, scale: float, text_px: int
         (place[0], place[1]),
         knee.laterality,
         fill=COLOURS[knee.half],
-        font=ImageFont.load_default(1.6 * text_px),
+        font=_font(1.6 * text_px),
         anchor="ms",
         stroke_width=text_px / 8,
         stroke_fill=SHADE,
@@ -76,7 +83,7 @@ def _draw_side(picture: Image.Image, knee: Detection, scale: float, text_px: int
 
 def _with_caption(picture: Image.Image, found: Sequence[Detection], text_px: int) -> Image.Image:
     """Return a picture with a line of text for each area below it, or more where it is long."""
-    (width, height), font = picture.size, ImageFont.load_default(text_px)
+    (width, height), font = picture.size, _font(text_px)
     step, indent = round(1.6 * text_px), 2 * text_px
     lines = [
         (knee, number, text)
@@ -107,13 +114,6 @@ def _grey_picture(film: Radiograph, longest_px: int) -> tuple[Image.Image, float
     return Image.fromarray(to_grey8(average_blocks(film.pixels, side))).convert("RGB"), 1 / side
 
 
-def _paste(picture: Image.Image, layer: Image.Image, place: tuple[int, int], larger: int) -> None:
-    """Reduce a transparent layer, and lay it on a picture at a place (x, y) of the layer's size."""
-    small = layer.reduce(larger)
-    corner = place[0] // larger, place[1] // larger
-    picture.paste(small.convert("RGB"), corner, small.getchannel("A"))
-
-
 def _outline(found: Detection, scale: float, line: float) -> list[Stroke]:
     """Return the lines of an area, its first corner thicker, its landmarks and its bones."""
     corners = scale * found.corners
@@ -136,25 +136,27 @@ def _outline(found: Detection, scale: float, line: float) -> list[Stroke]:
         *((points, colour, line) for points in lines),
         (tick, colour, 2.4 * line),
         *((cross, LANDMARK_COLOUR, 0.8 * line) for cross in crosses),
-        *((scale * points, colour, 0.8 * line) for points in bones if len(points) > 1),
+        *((scale * points[::2], colour, 0.8 * line) for points in bones if len(points) > 2),
     ]
 
 
 def _draw_strokes(
     picture: Image.Image, strokes: Sequence[Stroke], line: float, larger: int
 ) -> None:
-    """Draw lines with a shade below them, on a layer as large as they need."""
+    """Draw lines with a shade below them, each colour on a mask as large as they need."""
     points = np.concatenate([points for points, _, _ in strokes])
     room = larger * np.array(picture.size)
     low = (points.min(0) - 4 * line).clip(0, room).astype(int) // larger * larger
     high = (points.max(0) + 4 * line).clip(low + larger, room).astype(int)
-    layer = Image.new("RGBA", tuple((high - low).tolist()), (*SHADE, 0))
-    draw = ImageDraw.Draw(layer)
-    for points, _, width in strokes:  # the shade of all below the colour of any
-        _stroke(draw, points - low, (*SHADE, 150), width + 1.4 * line)
-    for points, tint, width in strokes:
-        _stroke(draw, points - low, (*tint, 255), width)
-    _paste(picture, layer, tuple(low.tolist()), larger)
+    (x, y), size = (low // larger).tolist(), (high - low).tolist()
+    shades = [(points, SHADE, width + 1.4 * line) for points, _, width in strokes]
+    for tint in (SHADE, *dict.fromkeys(tint for _, tint, _ in strokes)):  # shades are below all
+        mask = Image.new("L", tuple(size))
+        draw = ImageDraw.Draw(mask)
+        for points, own, width in shades if tint == SHADE else strokes:
+            if own == tint:
+                _stroke(draw, points - low, SHADE_OPACITY if tint == SHADE else 255, width)
+        picture.paste(tint, (x, y), mask.reduce(larger))
 
 
 def _dashes(points: Points) -> list[Points]:
@@ -167,14 +169,12 @@ def _dashes(points: Points) -> list[Points]:
     ]
 
 
-def _stroke(
-    draw: ImageDraw.ImageDraw, points: Points, colour: tuple[int, int, int, int], width: float
-) -> None:
-    """Draw a line through points (K, 2), round at its joints and ends."""
+def _stroke(draw: ImageDraw.ImageDraw, points: Points, opacity: int, width: float) -> None:
+    """Draw a line through points (K, 2) on a mask, round at its joints and ends."""
     corners = [(float(x), float(y)) for x, y in points]
-    draw.line(corners, fill=colour, width=max(1, round(width)))
+    draw.line(corners, fill=opacity, width=max(1, round(width)))
     for x, y in corners:
-        draw.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), fill=colour)
+        draw.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), fill=opacity)
 
 
 def _wrap(text: str, font: Font, room: float) -> list[str]:

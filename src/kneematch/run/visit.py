@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     from kneematch.models.outlines import OutlineNetwork
 
 
-LEAST_PX: Final = 120  # width of an area in a smaller copy of its film
-
-
-def _is_clear(area: Detection) -> bool:
-    """Return whether an area in a smaller copy of its film is what the film itself would show."""
-    return not area.needs_review and area.width_px >= LEAST_PX
+LEAST_PX: Final = 120  # width of an area in a smaller copy of its film, which the networks see
 
 
 @dataclass(frozen=True)
@@ -147,9 +142,12 @@ class Visit:
     def _found_in_copy(
         self, film: FilmRecord, copy: Radiograph, result: tuple[Detection, ...] | Exception
     ) -> tuple[FilmRecord, Radiograph | FilmError]:
-        """Return what was found in a smaller copy of a film; doubtful films are searched again."""
+        """Return what was found in a smaller copy of a film.
+
+        The film itself is searched if nothing was found, or a knee so small that detail was lost.
+        """
         found: tuple[Detection, ...] = ()
-        if not isinstance(result, Exception) and all(map(_is_clear, result)):
+        if not isinstance(result, Exception) and all(knee.width_px > LEAST_PX for knee in result):
             found = tuple(knee.enlarged(copy.reduction) for knee in result)
         if found and not self.artifacts and self.outlines is None:
             film = replace(film, size=copy.copy_of, mm_per_px=found[0].mm_per_px)
