@@ -30,6 +30,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,9 @@ class Receiver:
         settings = {"HttpPort": HTTP, "DicomPort": RECEIVER, "StorageDirectory": "db"}
         settings |= {"AuthenticationEnabled": False, "DicomAet": "SOAK"}
         (self.folder / "orthanc.json").write_text(json.dumps(settings))
-        self.command = ["storescp", "--fork", "-uf", str(RECEIVER)]
+        # dcmtk's: pynetdicom installs a program of the same name.
+        storescp = shutil.which("storescp", path=f"/usr/bin:{os.environ['PATH']}")
+        self.command = [storescp or "storescp", "--fork", "-uf", str(RECEIVER)]
         if orthanc:
             path = shutil.which("Orthanc", path=f"/usr/sbin:{os.environ['PATH']}")
             self.command = [path or "Orthanc", "orthanc.json"]
@@ -143,7 +146,7 @@ class Node:
         return self.process.wait()
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
-        with sqlite3.connect(self.folder / "queue" / "queue.sqlite") as sql:
+        with closing(sqlite3.connect(self.folder / "queue" / "queue.sqlite")) as sql:
             return sql.execute(text).fetchall()
 
     def _watch(self) -> None:
