@@ -221,7 +221,7 @@ class _Pool:
         """Kill the workers, and wait for their end unless this is left to another thread."""
         for worker in self._workers:
             worker.process.kill()  # all at once: one that uses a GPU takes 0.1 s to end
-        _ending.append(threading.Thread(target=_end_all, args=(self._workers,)))
+        _ending.append(threading.Thread(target=_end_all, args=(self._workers,), daemon=True))
         _ending[-1].start()
         if wait:
             wait_for_workers()
