@@ -44,7 +44,7 @@ def write_csv(path: str | os.PathLike[str], columns: Iterable[str]) -> Iterator[
 def csv_line(cells: Iterable[Cell]) -> str:
     """Return one row as text, ended by a line feed; numbers have all digits, None is empty."""
     text = io.StringIO(newline="")
-    safe = (f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell for cell in cells)
+    safe = [f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell for cell in cells]
     # csv quotes only the line breaks of its own line ending, so both of them have to be in it.
     csv.writer(text, lineterminator="\r\n").writerow(safe)
     return text.getvalue().removesuffix("\r\n") + "\n"
@@ -73,4 +73,6 @@ def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
 
 def _is_formula(cell: str) -> bool:
     """Return whether a cell is a formula, perhaps after apostrophes."""
+    if cell[:1].isalnum():  # most cells
+        return False
     return cell.lstrip("'")[:1] in _SIGNS and not _NUMBER.fullmatch(cell)

@@ -11,6 +11,7 @@ ICCV Workshops 2019).
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields, replace
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -53,6 +54,7 @@ PICTURE_UNITS: Final = {
 }
 
 PLACES: Final = 101  # places at which a compartment or a shaft is measured
+PAIRS: Final = np.triu_indices(PLACES, 1)
 # The part of a shaft whose axis is taken, as distances from the plateau in plateau widths, and how
 # far it must be seen.
 SHAFT: Final = (0.8, 1.5)
@@ -96,11 +98,12 @@ SPINES: Final = {"tibia_medial_spine": (0.32, 0.5), "tibia_lateral_spine": (0.5,
 NOTCH_X: Final = (0.35, 0.65)
 
 NOTHING: Final = np.zeros((0, 2))
+NO_SD: Final = np.zeros(0)
 ARRAYS: Final = ("femur", "tibia", "femur_sd", "tibia_sd")
 SIDES: Final = ("femur_sides", "tibia_sides")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Outlines:
     """Outlines of one knee; points (x, y) in film pixels, from the picture's left to its right.
 
@@ -111,8 +114,8 @@ class Outlines:
     femur: Array  # (K, 2) lower border of both condyles and the notch
     tibia: Array  # (M, 2) upper border of the plateau, spines included
     medial: str  # the end of the plateau that is medial, "left" or "right"; empty if not known
-    femur_sd: Array = field(default_factory=lambda: np.zeros(0))  # (K,) in pixels; empty if unknown
-    tibia_sd: Array = field(default_factory=lambda: np.zeros(0))  # (M,)
+    femur_sd: Array = field(default_factory=lambda: NO_SD)  # (K,) in pixels; empty if unknown
+    tibia_sd: Array = field(default_factory=lambda: NO_SD)  # (M,)
     femur_sides: tuple[Array, Array] = (NOTHING, NOTHING)  # left, right; (R, 2), proximal first
     tibia_sides: tuple[Array, Array] = (NOTHING, NOTHING)
     mm_per_px: float | None = None
@@ -126,7 +129,7 @@ class Outlines:
         if self.medial not in ("left", "right", ""):
             raise SettingsError(f"The medial side is 'left' or 'right', not {self.medial!r}.")
 
-    @property
+    @cached_property
     def width_px(self) -> float:
         """Width of the tibial plateau, in pixels."""
         return math.dist(self.tibia[0], self.tibia[-1])
@@ -147,10 +150,19 @@ class Outlines:
         down = np.array([-across[1], across[0]]) * (-1 if self.medial == "right" else 1)
         return np.asarray((points - start) @ np.stack([across, down], axis=1))
 
-    def border_in_plateau_widths(self, border: Array) -> Array:
-        """Return a border (K, 2) in plateau widths, sorted by x, to interpolate along x."""
-        points = self.in_plateau_widths(border)
-        return np.asarray(points[np.argsort(points[:, 0], kind="stable")])
+    @cached_property
+    def borders(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """The borders of femur and tibia in plateau widths (K, 2), and their sd (K,) in pixels.
+
+        Both are sorted by x, to interpolate along x. The sd is empty where it is not known.
+        """
+
+        def border(line: Array, sd: Array) -> tuple[Array, Array]:
+            points = self.in_plateau_widths(line)
+            order = np.argsort(points[:, 0], kind="stable")
+            return points[order], sd[order] if len(sd) == len(line) else NO_SD
+
+        return border(self.femur, self.femur_sd), border(self.tibia, self.tibia_sd)
 
     def to_film(self, points: Array) -> Array:
         """Return the film pixels of points (K, 2) in plateau widths."""
@@ -163,7 +175,7 @@ class Outlines:
     def redrawn(self, femur: Array, tibia: Array) -> "Outlines":
         """Return the outlines with borders (K, 2), (M, 2) drawn by a person, of unknown sd."""
         drawn = replace(self, femur=femur, tibia=tibia, corrected=True)
-        return replace(drawn, femur_sd=np.zeros(0), tibia_sd=np.zeros(0))
+        return replace(drawn, femur_sd=NO_SD, tibia_sd=NO_SD)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold, rounded to a thousandth of a pixel."""
@@ -321,7 +333,7 @@ def widths_at(outlines: Outlines, x: Array) -> Array:
 
     Negative where the borders cross.
     """
-    femur, tibia = (_height_at(outlines, line, x) for line in (outlines.femur, outlines.tibia))
+    femur, tibia = _heights_at(outlines, x)
     return PERCENT * (tibia - femur)
 
 
@@ -334,8 +346,7 @@ def narrowest_place(outlines: Outlines, compartment: str) -> float:
 def narrowest_line(outlines: Outlines, compartment: str) -> Array:
     """Return the smallest width of a compartment as a line (2, 2) on the film, femur first."""
     x = np.array([narrowest_place(outlines, compartment)])
-    heights = [_height_at(outlines, line, x)[0] for line in (outlines.femur, outlines.tibia)]
-    return outlines.to_film(np.stack([x.repeat(2), heights], axis=1))
+    return outlines.to_film(np.stack([x.repeat(2), np.ravel(_heights_at(outlines, x))], axis=1))
 
 
 def joint_line_angle(outlines: Outlines) -> float:
@@ -345,10 +356,10 @@ def joint_line_angle(outlines: Outlines) -> float:
     plateaus of both compartments. Positive where the joint space is wider laterally.
     """
     places = [_places(compartment) for compartment in COMPARTMENTS]
-    condyles = [(x, _height_at(outlines, outlines.femur, x)) for x in places]
+    condyles = [(x, _heights_at(outlines, x)[0]) for x in places]
     (x0, y0), (x1, y1) = ((x[y.argmax()], y.max()) for x, y in condyles)
     x = np.concatenate(places)
-    plateau = np.polyfit(x, _height_at(outlines, outlines.tibia, x), 1)[0]
+    plateau = np.polyfit(x, _heights_at(outlines, x)[1], 1)[0]
     return math.degrees(math.atan(plateau) - math.atan2(y1 - y0, x1 - x0))
 
 
@@ -373,17 +384,21 @@ def landmarks(outlines: Outlines) -> dict[str, Point]:
     """Return the landmarks in film pixels, by name; none where the medial side is not known."""
     if not outlines.medial:
         return {}
-    tibia, femur = map(outlines.border_in_plateau_widths, (outlines.tibia, outlines.femur))
-    found: dict[str, Point] = {
-        name: (x, np.interp(x, *tibia.T)) for name, x in TIBIA_LANDMARKS.items()
-    }
+    (femur, _), (tibia, _) = outlines.borders
+    found = _points_at(tibia, TIBIA_LANDMARKS)
     found |= {name: _highest(tibia, *ends) for name, ends in SPINES.items()}
     x, y = _highest(tibia * [1, -1], *(found[name][0] for name in SPINES))
     found["tibia_eminence"] = (x, -y)  # the lowest place between the spines
-    found |= {name: (x, np.interp(x, *femur.T)) for name, x in FEMUR_LANDMARKS.items()}
+    found |= _points_at(femur, FEMUR_LANDMARKS)
     found["femur_notch"] = _highest(femur, *NOTCH_X)  # between the condyles
     film = outlines.to_film(np.array(list(found.values()))).tolist()
     return {name: (x, y) for name, (x, y) in zip(found, film, strict=True)}
+
+
+def _points_at(line: Array, places: Mapping[str, float]) -> dict[str, Point]:
+    """Return the points of a border (K, 2) at places x, by their names."""
+    x = [*places.values()]
+    return dict(zip(places, zip(x, np.interp(x, *line.T).tolist(), strict=True), strict=True))
 
 
 def _highest(line: Array, start: float, end: float) -> Point:
@@ -412,18 +427,20 @@ def _shaft_axis(
     middle = np.mean(sides_at_y, axis=0)
     # Theil and Sen's slope, the median of all pairs', is robust to a side that was lost in part;
     # scipy.stats has it, but takes 0.4 s to import.
-    one, two = np.triu_indices(PLACES, 1)
+    one, two = PAIRS
     slope = float(np.median((middle[two] - middle[one]) / (y[two] - y[one])))
     return math.atan(slope), float(reach)
 
 
+@cache
 def _places(compartment: str) -> Array:
     return np.linspace(*COMPARTMENTS[compartment], PLACES)
 
 
-def _height_at(outlines: Outlines, line: Array, x: Array) -> Array:
-    """Return y (K,) of a border at x (K,), in plateau widths."""
-    return np.asarray(np.interp(x, *outlines.border_in_plateau_widths(line).T))
+def _heights_at(outlines: Outlines, x: Array) -> tuple[Array, Array]:
+    """Return y (K,) of the borders of femur and tibia at x (K,), in plateau widths."""
+    (femur, _), (tibia, _) = outlines.borders
+    return np.interp(x, *femur.T), np.interp(x, *tibia.T)
 
 
 def _width(width: float, sd: float) -> Measure:
@@ -440,9 +457,7 @@ def _sd(outlines: Outlines, x: Array) -> float:
 def width_deviations(outlines: Outlines, x: Array) -> Array:
     """Return the standard deviations (K,) of the widths at x (K,), in percent; 0 if unknown."""
     total = np.zeros(len(x))
-    for line, sd in ((outlines.femur, outlines.femur_sd), (outlines.tibia, outlines.tibia_sd)):
-        if len(sd) == len(line):
-            places = outlines.in_plateau_widths(line)[:, 0]
-            order = np.argsort(places)
-            total += np.interp(x, places[order], sd[order]) ** 2
+    for line, sd in outlines.borders:
+        if len(sd):
+            total += np.interp(x, line[:, 0], sd) ** 2
     return PERCENT * np.sqrt(total) / outlines.width_px
