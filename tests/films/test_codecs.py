@@ -80,7 +80,7 @@ def test_read_isolated_reduces_jpeg_2000_to_copies_with_the_same_first_pixel(
     "header",
     [
         {},
-        {"PixelSpacing": [0.4, 0.4]},
+        {"PixelSpacing": [0.41, 0.41]},
         {"PixelSpacing": [0.1, 0.1], "PixelPaddingValue": 0},
     ],
     ids=["no spacing", "coarse already", "padded"],

@@ -64,9 +64,10 @@ TAIL: Final = 64  # bytes in which the end must lie; what follows it is padding
 ADOBE: Final = b"\xff\xee\x00\x0eAdobe"
 JFIF: Final = b"JFIF\0"
 
-# Limits of films that are read smaller: the plateau of an adult has 100 pixels, as in the images
-# that the networks see, and letters stay legible.
-COARSEST_MM: Final = 0.65
+# Limits of films that are read smaller: the plateau of an adult has about 100 pixels, as in the
+# images that the networks see, and letters stay legible. On 80 knees of phantoms, the mean IoU is
+# 0.9921 instead of 0.9924.
+COARSEST_MM: Final = 0.8
 SMALLEST_SIDE: Final = 480  # pixels
 EXACT_VALUES: Final = ("PixelPaddingValue", "ModalityLUTSequence")  # which are not averaged
 
