@@ -21,11 +21,13 @@ Columns are medians over the turns, in seconds where no unit is named:
     films/s   films / seconds of the visits.
     written   size of the results in MB.
     memory    peak of all processes together in MB, shared pages counted once.
+    IoU       mean overlap of the squares around the found and the true margins of the plateaus.
 `--parts` visits each phantom in one process instead, with all outputs and one thread, and prints
 the CPU time of the parts of a visit: the median over the phantoms, in their second visit.
 """
 
 import argparse
+import csv
 import json
 import multiprocessing
 import os
@@ -48,6 +50,8 @@ import pydicom
 from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1
 
 from films import table
+from kneematch.evaluation.scores import plateau_iou
+from kneematch.films.radiograph import Point
 from kneephantoms import SynthConfig, synthesize
 
 SAMPLE_S = 0.1
@@ -101,11 +105,10 @@ def main() -> None:
         found = {name: median(turn[name] for turn in turns) for name in turns[0]}
         numbers = [f"{found[name]:.1f}" for name in (*PARTS, "rate")]
         sizes = [f"{found[name]:.0f}" for name in ("written", "memory")]
-        rows.append(
-            [str(source or "-"), str(cores), job, syntax, str(args.films), *numbers, *sizes]
-        )
+        about = [str(source or "-"), str(cores), job, syntax, str(args.films)]
+        rows.append([*about, *numbers, *sizes, f"{found['iou']:.4f}"])
     columns = ("version", "cores", "job", "syntax", "films", *PARTS, "films/s", "written", "memory")
-    table(columns, rows)
+    table((*columns, "IoU"), rows)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -238,7 +241,35 @@ def run(
         "rate": args.films / timings.get("visits", seconds),
         "written": written,
         "memory": peak,
+        "iou": mean_iou(out / "detections.csv", films.with_name("distinct") / "truth.csv"),
     }
+
+
+def mean_iou(found: Path, truth: Path) -> float:
+    """Return the mean overlap of what was found on the first films with the truth."""
+    rows = {(Path(row["film"]).stem, row["image_side"]): row for row in read_rows(found)}
+    overlaps = []
+    for row in read_rows(truth):
+        place = int(Path(row["film"]).stem.rpartition("-")[2])
+        knee = rows.get((f"{place:06d}", row["side"]))
+        overlaps.append(plateau_iou(margins(knee), margins(row)) if knee else 0.0)
+    return float(np.mean(overlaps))
+
+
+def margins(row: dict[str, str]) -> tuple[Point, Point]:
+    """Return the margins of a plateau, the picture's left one first."""
+    ends = [
+        (float(row[f"plateau_{end}_x_px"]), float(row[f"plateau_{end}_y_px"]))
+        for end in ("medial", "lateral")
+    ]
+    left, right = sorted(ends)
+    return left, right
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import torch
@@ -156,7 +157,7 @@ def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[Prep
     locator = builtin_locator(how.device, precise=how.precise)
     locations = locate_knees(pixels, locator, how.knees, cropped=how.cropped, weak=True)
     images = {k: knee_images(pixels[k], knees) for k, knees in enumerate(locations) if knees}
-    findings = {k: see_findings(image.pixels) for k, image in images.items()}
+    findings = _see_findings(images)
     seen = [k for k in images if _is_believed(locations[k], findings[k])]
     for k, image in ((k, images[k]) for k in seen):
         look = partial(look_again, locator, size=pixels[k].shape, alone=len(locations[k]) == 1)
@@ -180,6 +181,13 @@ def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[Prep
             second_leg = shows_second_leg(films[k].pixels, locations[k][0], film.field)
             prepared[k] = replace(film, second_leg=second_leg)
     return prepared
+
+
+def _see_findings(images: dict[int, View]) -> dict[int, list[Findings]]:
+    """Return what the views of knees show, by film; a GPU looks at all of them together."""
+    views = [image.pixels for image in images.values()]
+    seen = iter(see_findings(torch.cat(views)) if views else ())
+    return {k: [*islice(seen, len(image.pixels))] for k, image in images.items()}
 
 
 def _is_believed(knees: Sequence[KneeLocation], findings: Sequence[Findings]) -> bool:
