@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -55,17 +55,25 @@ def test_map_visits_does_not_depend_on_workers(
     assert visited(films_to_visit, tmp_path, 3) == alone
 
 
-def test_chunks_are_batches_on_a_gpu() -> None:
+@pytest.mark.parametrize(
+    ("workers", "settings", "largest", "smallest"),
+    [
+        (2, {"device": "cpu"}, 8, 1),
+        (2, {"device": "cuda"}, 16, 4),  # fewer are not worth the GPU's time
+        (2, {"device": "cuda", "batch_size": 5}, 5, 4),
+        (0, {"device": "cuda"}, 16, 16),
+    ],
+)
+def test_chunks_become_smaller_towards_the_end(
+    workers: int, settings: dict[str, Any], largest: int, smallest: int
+) -> None:
     films = [FilmRecord(k, f"{k}.dcm", str(k)) for k in range(1000)]
-    sizes = {
-        device: {len(chunk) for chunk in chunks(films, 2, DetectConfig(device=device))}
-        for device in ("cpu", "cuda")
-    }
-    assert sizes == {"cpu": {8}, "cuda": {16, 8}}
-    assert len(chunks(films, 2, DetectConfig(device="cuda", batch_size=5))) == 200
-    assert len(chunks(films[:40], 2, DetectConfig(device="cuda"))) == 10  # enough for the GPU
-    assert len(chunks(films[:40], 2, DetectConfig(device="cpu"))) == 20
-    assert len(chunks(films[:40], 0, DetectConfig(device="cuda"))) == 3
+    divided = chunks(films, workers, DetectConfig(**settings))
+    assert [film for chunk in divided for film in chunk] == films
+    sizes = [len(chunk) for chunk in divided]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == largest
+    assert min(sizes[:-1]) == smallest  # the last one has what is left
 
 
 @pytest.mark.parametrize("fits_alone", [True, False])

@@ -17,7 +17,7 @@ from kneematch.run.film_record import UNREADABLE, FilmRecord
 from kneematch.run.visit import Visit
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once
-CHUNKS_PER_WORKER: Final = 8  # or more, so that all workers end at about the same time
+CHUNKS_LEFT: Final = 4  # for each worker, or more, so that all end at about the same time
 
 logger = logging.getLogger("kneematch")
 
@@ -83,8 +83,14 @@ def chunks(films: Films, workers: int, config: DetectConfig) -> list[Films]:
     if config.device != "cpu":
         most = config.batch_size or GPU_BATCH
         fewest = FEWEST_ON_GPU if workers else most
-    size = min(max(len(films) // (max(workers, 1) * CHUNKS_PER_WORKER), fewest), most)
-    return [films[first : first + size] for first in range(0, len(films), size)]
+    divided: list[Films] = []
+    first = 0
+    while first < len(films):
+        left = len(films) - first
+        size = min(max(left // (max(workers, 1) * CHUNKS_LEFT), fewest), most)
+        divided.append(films[first : first + size])
+        first += size
+    return divided
 
 
 def _map_chunks(
