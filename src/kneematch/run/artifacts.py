@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
+
+from PIL import Image
 
 from kneematch.films.files import make_folder
 from kneematch.films.pictures import save_picture, write_png16
@@ -14,7 +16,7 @@ from kneematch.films.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS
 from kneematch.films.shapes import MARKUPS, POINTS, write_markups, write_points
 from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
 from kneematch.knee.detection import FILE_ENDINGS, file_endings
-from kneematch.knee.overlay import LONGEST_PX, draw_detections
+from kneematch.knee.overlay import draw_detections
 from kneematch.run.config import DICOM_OBJECTS, JPEG, OVERLAY_FORMATS, DetectConfig
 from kneematch.run.film_record import FILES, NO_KNEE, SETTINGS, FilmRecord, Made
 
@@ -25,7 +27,20 @@ DICOM_ENDINGS: Final = dict(
 LANDMARK_SUFFIXES: Final = {"markups": MARKUPS, "pts": POINTS}
 
 Written = tuple[list[str], str]  # names of files, and why one is missing or ""
-Write = Callable[[Radiograph, FilmRecord, Path, Path], Written]
+
+
+@dataclass(frozen=True, eq=False)
+class VisitedFilm:
+    """What files are made of."""
+
+    film: FilmRecord
+    pixels: Radiograph
+    path: Path  # of the film's file
+
+    @cached_property
+    def picture(self) -> Image.Image:
+        """The film with what was found on it; overlay and secondary capture show the same."""
+        return draw_detections(self.pixels, self.film.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +49,8 @@ class Artifact:
 
     kind: str  # OVERLAYS, CROPS, DICOM or LANDMARKS, the name of the folder
     settings: dict[str, Any]  # JSON values that the files depend on, besides the film and its knees
-    write: Write  # writes a film's files to a folder, each whole or not at all
+    # Writes a film's files to a folder, each whole or not at all.
+    write: Callable[[VisitedFilm, Path], Written]
 
 
 def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
@@ -109,6 +125,7 @@ def make_files(
         for file in film.made[kind][FILES]:
             (out / kind / file).unlink(missing_ok=True)
     reasons = []
+    visited = None if pixels is None else VisitedFilm(film, pixels, path)
     for artifact in artifacts:
         if film.to_make is not None and artifact.kind not in film.to_make:
             continue
@@ -116,9 +133,9 @@ def make_files(
         files: list[str] = []
         reason = ""
         negative = artifact.kind == DICOM and film.status == NO_KNEE and not film.knees
-        if (film.kept or negative) and pixels is not None:
+        if (film.kept or negative) and visited is not None:
             try:
-                files, reason = artifact.write(pixels, film, out / artifact.kind, path)
+                files, reason = artifact.write(visited, out / artifact.kind)
             except OSError:
                 raise
             except Exception as error:  # noqa: BLE001 - one picture must not stop the others
@@ -132,39 +149,35 @@ def make_files(
     return made, reasons
 
 
-def _write_overlay(
-    pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, kind: str
-) -> Written:
-    name = f"{film.name}.{kind}"
-    longest_px = LONGEST_PX if kind == JPEG else max(pixels.size)
-    save_picture(draw_detections(pixels, film.kept, longest_px=longest_px), folder / name)
+def _write_overlay(visited: VisitedFilm, folder: Path, *, kind: str) -> Written:
+    name = f"{visited.film.name}.{kind}"
+    picture = visited.picture
+    if kind != JPEG:  # of full size
+        pixels = visited.pixels
+        picture = draw_detections(pixels, visited.film.kept, longest_px=max(pixels.size))
+    save_picture(picture, folder / name)
     return [name], ""
 
 
-def _write_crops(
-    pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, size: CropSize
-) -> Written:
+def _write_crops(visited: VisitedFilm, folder: Path, *, size: CropSize) -> Written:
+    film = visited.film
     assumed, names = assumed_spacing(film.kept), crop_names(film)
     for knee in film.kept:
-        write_png16(folder / names[knee.side], cut(pixels, place(knee, size, assumed)))
+        write_png16(folder / names[knee.side], cut(visited.pixels, place(knee, size, assumed)))
     return list(names.values()), ""
 
 
-def _write_dicom(
-    pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, kinds: Sequence[str]
-) -> Written:
-    if not is_dicom(path):  # there is no patient and no study to add to
+def _write_dicom(visited: VisitedFilm, folder: Path, *, kinds: Sequence[str]) -> Written:
+    if not is_dicom(visited.path):  # there is no patient and no study to add to
         return [], ""
     from kneematch.run.outputs.dicom import export_dicom  # imports highdicom, which is slow
 
-    knees = [knee for knee in film.kept if not knee.template]  # which the objects' codes mean
-    return export_dicom(path, pixels, knees, folder, film.name, kinds)
+    return export_dicom(visited, folder, kinds)
 
 
-def _write_landmarks(
-    pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, kinds: Sequence[str]
-) -> Written:
+def _write_landmarks(visited: VisitedFilm, folder: Path, *, kinds: Sequence[str]) -> Written:
     names: list[str] = []
+    film = visited.film
     endings = file_endings(film.kept)
     for knee in film.kept:
         for kind in kinds:

@@ -20,7 +20,9 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import UNITS, JointMeasures, Outlines
+from kneematch.run.artifacts import VisitedFilm
 from kneematch.run.config import DICOM_OBJECTS
+from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.dicom import REVIEW_COLOUR, export_dicom
 from kneematch.run.outputs.dicom_sr import MEASURES, outline_on_film
 from kneephantoms.files import write_dicom, write_png16
@@ -61,7 +63,8 @@ def exported(
 ) -> tuple[Exported, Path]:
     out = source.parent / "out"
     out.mkdir(exist_ok=True)
-    files, reason = export_dicom(source, film, knees, out, "film", kinds)
+    record = FilmRecord(0, str(source), "film", knees=tuple(knees))
+    files, reason = export_dicom(VisitedFilm(record, film, source), out, kinds)
     assert {*files} <= {path.name for path in out.iterdir()} <= {*ALL, *MORE}
     return Exported(tuple(name for name in ALL if (out / name).exists()), reason), out
 

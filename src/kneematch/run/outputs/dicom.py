@@ -5,10 +5,9 @@ secondary capture, a picture of the film with the outlines burned in, and a segm
 knees. Knees to review are red and have the reasons as text.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import highdicom as hd
 import numpy as np
@@ -34,8 +33,8 @@ from kneematch.films.files import atomic_write
 from kneematch.films.radiograph import Radiograph, silent
 from kneematch.films.read import read_header
 from kneematch.knee.detection import Detection
-from kneematch.knee.overlay import COLOURS, draw_detections
-from kneematch.run.artifacts import DICOM_ENDINGS
+from kneematch.knee.overlay import COLOURS
+from kneematch.run.artifacts import DICOM_ENDINGS, VisitedFilm
 from kneematch.run.config import DICOM_OBJECTS
 from kneematch.run.outputs.dicom_sr import (
     MAKER,
@@ -44,30 +43,22 @@ from kneematch.run.outputs.dicom_sr import (
     structured_report,
 )
 
-CAPTURE_PX: Final = 1280  # longest side, without the text below: 4 MB uncompressed
 STATE_SERIES, CAPTURE_SERIES, SEGMENT_SERIES = 9502, 9503, 9504
 REVIEW_COLOUR: Final = (255, 70, 70)  # outline; overlays have a darker red behind white text
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
 
 
 def export_dicom(
-    source: str | os.PathLike[str],
-    film: Radiograph,
-    detections: Sequence[Detection],
-    folder: str | os.PathLike[str],
-    name: str,
-    kinds: Sequence[str] = DICOM_OBJECTS[:3],
+    visited: VisitedFilm, folder: Path, kinds: Sequence[str] = DICOM_OBJECTS[:3]
 ) -> tuple[list[str], str]:
-    """Write NAME-report.dcm, NAME-state.dcm and others for one film.
+    """Write NAME-report.dcm, NAME-state.dcm and others for one film to an existing folder.
 
-    Warnings are suppressed meanwhile, for the whole process: call it from one thread at a time.
+    Without knees, the report says that the film shows none. Warnings are suppressed meanwhile, for
+    the whole process: call it from one thread at a time.
 
     Args:
-        source: the film's file.
-        film: the film as it was read from `source`.
-        detections: the knees found on it; without any, the report says so.
-        folder: an existing folder for the files.
-        name: the beginning of their names.
+        visited: the film, and what was found on it; NAME is the film's.
+        folder: where to write.
         kinds: which of DICOM_OBJECTS to write.
 
     Returns:
@@ -76,10 +67,10 @@ def export_dicom(
     files: list[str] = []
     with silent():
         try:
-            objects, reason = _objects(_source_header(source), film, detections, kinds)
+            objects, reason = _objects(_source_header(visited.path), visited, kinds)
             for kind, dataset in objects.items():
-                file = f"{name}-{DICOM_ENDINGS[kind]}.dcm"
-                with atomic_write(Path(folder) / file) as temp:
+                file = f"{visited.film.name}-{DICOM_ENDINGS[kind]}.dcm"
+                with atomic_write(folder / file) as temp:
                     dataset.save_as(temp, enforce_file_format=True)
                 files.append(file)
         except FilmError as error:
@@ -89,10 +80,10 @@ def export_dicom(
                 "DICOM objects cannot refer to this film, since its header does not keep to the "
                 f"standard ({type(error).__name__})."
             )
-    return sorted(files), reason and f"{os.fspath(source)}: {reason}"
+    return sorted(files), reason and f"{visited.path}: {reason}"
 
 
-def _source_header(path: str | os.PathLike[str]) -> Dataset:
+def _source_header(path: Path) -> Dataset:
     """Read a film's header and empty the patient and study attributes that are missing or invalid.
 
     Raises:
@@ -101,13 +92,12 @@ def _source_header(path: str | os.PathLike[str]) -> Dataset:
     header = read_header(path)
     if header is None:
         raise FilmError(
-            f"{os.fspath(path)}: The film is not DICOM, so that there is no patient and no study "
-            "to add to."
+            f"{path}: The film is not DICOM, so that there is no patient and no study to add to."
         )
     missing = [keyword for keyword in IDENTIFIERS if not header_text(header, keyword)]
     if missing:
         raise FilmError(
-            f"{os.fspath(path)}: The header lacks {' and '.join(missing)}. Export the film again "
+            f"{path}: The header lacks {' and '.join(missing)}. Export the film again "
             "from its archive."
         )
     for keyword in ("PatientName", *PATIENT_AND_STUDY):
@@ -117,9 +107,12 @@ def _source_header(path: str | os.PathLike[str]) -> Dataset:
 
 
 def _objects(
-    header: Dataset, film: Radiograph, detections: Sequence[Detection], kinds: Sequence[str]
+    header: Dataset, visited: VisitedFilm, kinds: Sequence[str]
 ) -> tuple[dict[str, Dataset], str]:
     """Return the objects by kind, and why one is missing."""
+    film = visited.pixels
+    # The objects' codes mean knees, not areas of other templates.
+    detections = [knee for knee in visited.film.kept if not knee.template]
     knees = [found for found in detections if len(outline_on_film(found, film.size))]
     if detections and not knees:
         return {}, "No joint area lies on the film."
@@ -134,7 +127,7 @@ def _objects(
     elif "gsps" in kinds and knees:
         reason = "A film in colours has no presentation state."
     if "sc" in kinds and knees:
-        objects["sc"] = secondary_capture(header, film, detections)
+        objects["sc"] = secondary_capture(header, film, visited.picture)
     if "seg" in kinds and any(knee.measures is not None for knee in knees):
         objects["seg"] = segmentation(header, knees, film.size)
     sides = {found.laterality for found in detections}
@@ -187,22 +180,19 @@ def presentation_state(
     return state
 
 
-def secondary_capture(
-    header: Dataset, film: Radiograph, detections: Sequence[Detection]
-) -> Dataset:
+def secondary_capture(header: Dataset, film: Radiograph, picture: Image.Image) -> Dataset:
     """Return a colour picture of the film with the outlines burned in, uncompressed."""
-    picture = np.asarray(draw_detections(film, detections, longest_px=CAPTURE_PX))
-    spacing = None
+    spacing: Any = None  # highdicom's annotation says int
     if film.mm_per_px is not None:
-        spacing = film.mm_per_px * film.size[1] / picture.shape[1]
+        spacing = (film.mm_per_px * film.size[1] / picture.width,) * 2
     capture = hd.sc.SCImage.from_ref_dataset(
         ref_dataset=header,
-        pixel_array=picture,
+        pixel_array=np.asarray(picture),
         photometric_interpretation="RGB",
         bits_allocated=8,
         coordinate_system="PATIENT",
         patient_orientation=_orientation(header),
-        pixel_spacing=None if spacing is None else (spacing, spacing),
+        pixel_spacing=spacing,
         **instance_attributes(CAPTURE_SERIES, "picture"),
     )
     capture.DerivationDescription = "Knee joint areas drawn on the film, reduced in size"

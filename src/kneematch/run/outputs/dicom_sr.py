@@ -6,8 +6,9 @@ are coded as 99KNEEMATCH.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import highdicom as hd
@@ -15,7 +16,6 @@ import numpy as np
 from highdicom import sr
 from numpy.typing import NDArray
 from pydicom import Dataset
-from pydicom.sequence import Sequence as DicomSequence
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.uid import generate_uid
@@ -23,6 +23,8 @@ from pydicom.uid import generate_uid
 from kneematch import __version__
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import ANGLE, AREA, COMPARTMENTS, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
+from kneematch.run.outputs import dicom_content as content
+from kneematch.run.outputs.dicom_content import HAS_MODIFIER, HAS_PROPERTIES
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -66,10 +68,6 @@ UNITS: Final = {  # by unit of a measure, and whether it is in mm
 }
 REPORT_SERIES: Final = 9501  # series numbers far from those of scanners
 
-CONTAINS: Final = sr.RelationshipTypeValues.CONTAINS
-HAS_PROPERTIES: Final = sr.RelationshipTypeValues.HAS_PROPERTIES
-INFERRED_FROM: Final = sr.RelationshipTypeValues.INFERRED_FROM
-
 
 def structured_report(
     header: Dataset, knees: Sequence[Detection], size: tuple[int, int], *, is_3d: bool = False
@@ -87,7 +85,7 @@ def structured_report(
         imaging_measurements=[_measurement_group(header, knee, size) for knee in knees]
         or [_negative(header)],
     )
-    # highdicom copies and searches all content; it is spared the measurements, half of the time.
+    # highdicom copies and searches all content; it is spared the measurements.
     measurements = document[0].ContentSequence.pop()
     kind: Any = sr.Comprehensive3DSR if is_3d else sr.ComprehensiveSR
     report: Dataset = kind(
@@ -96,7 +94,13 @@ def structured_report(
         is_complete=True,
         **instance_attributes(REPORT_SERIES, "report"),
     )
-    report.ContentSequence.append(measurements)
+    said = [[*_knee_content(header, knee, size)] for knee in knees] or [[]]
+    groups = [
+        content.container(group, *map(content.encoded, group.ContentSequence), *more)
+        for group, more in zip(measurements.ContentSequence, said, strict=True)
+    ]
+    own = map(content.encoded, report.ContentSequence)
+    content.set_content(report, *own, content.container(measurements, *groups))
     return report
 
 
@@ -167,7 +171,7 @@ def _observer() -> sr.ObservationContext:
 def _measurement_group(
     header: Dataset, knee: Detection, size: tuple[int, int]
 ) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
-    group = sr.PlanarROIMeasurementsAndQualitativeEvaluations(
+    return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
             uid=hd.UID(), identifier=f"Knee joint area {knee.laterality or knee.side}"
         ),
@@ -186,47 +190,44 @@ def _measurement_group(
             sr.QualitativeEvaluation(REVIEW, codes.SCT.Yes if knee.needs_review else codes.SCT.No)
         ],
     )
-    content = group[0].ContentSequence  # the group's container; TID 1410 is extensible
-    for measurement in _measurements(knee):  # here, since the group would search all of them
-        content.extend(measurement)
+
+
+def _knee_content(header: Dataset, knee: Detection, size: tuple[int, int]) -> Iterator[bytes]:
+    """Yield what a group says of its knee besides the area; TID 1410 is extensible."""
+    yield from _measurements(knee)
     for reason in knee.review_reasons:
-        content.append(sr.TextContentItem(REASON, reason, relationship_type=CONTAINS))
+        yield content.text(REASON, reason)
     if knee.decision:
-        content.append(sr.TextContentItem(DECISION, knee.decision, relationship_type=CONTAINS))
+        yield content.text(DECISION, knee.decision)
     for name, (x, y) in knee.landmarks.items():
         if 0 <= x <= size[1] and 0 <= y <= size[0]:
-            content.append(_place(header, LANDMARK, name, np.array([(x, y)])))
+            yield content.text(LANDMARK, name, content.region(np.array([(x, y)]), header))
     if knee.measures is not None:
         bones = knee.measures.outlines
         for name, line in (("femur", bones.femur), ("tibia", bones.tibia)):
-            content.append(_place(header, OUTLINE, name, line.clip(0, size[::-1])))
-    return group
+            yield content.text(OUTLINE, name, content.region(line.clip(0, size[::-1]), header))
 
 
-def _measurements(knee: Detection) -> list[sr.Measurement]:
-    """Return width and height of the whole area, even where it leaves the film, and the loss."""
+def _measurements(knee: Detection) -> Iterator[bytes]:
+    """Yield width and height of the whole area, even where it leaves the film, and the loss."""
     if knee.width_mm is None or knee.height_mm is None:
         width, height, unit = knee.width_px, knee.height_px, PIXELS
     else:
         width, height, unit = knee.width_mm, knee.height_mm, codes.UCUM.Millimeter
-    measurements = [
-        sr.Measurement(name=codes.SCT.Width, value=round(width, 3), unit=unit),
-        sr.Measurement(name=codes.DCM.Height, value=round(height, 3), unit=unit),
-    ]
+    yield content.number(codes.SCT.Width, round(width, 3), unit)
+    yield content.number(codes.DCM.Height, round(height, 3), unit)
     if math.isfinite(knee.loss):
-        loss = sr.Measurement(name=LOSS, value=round(knee.loss, 6), unit=codes.UCUM.NoUnits)
-        measurements.append(loss)
+        yield content.number(LOSS, round(knee.loss, 6), codes.UCUM.NoUnits)
     if knee.expected_error_px is not None:
         error = knee.expected_error_px * (knee.mm_per_px or 1)
-        measurements.append(sr.Measurement(name=EXPECTED_ERROR, value=round(error, 3), unit=unit))
-    return measurements + _joint_measurements(knee)
+        yield content.number(EXPECTED_ERROR, round(error, 3), unit)
+    yield from _joint_measurements(knee)
 
 
-def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
-    """Return the measures of the joint and their deviations, in mm where the film has spacing."""
-    measurements: list[sr.Measurement] = []
+def _joint_measurements(knee: Detection) -> Iterator[bytes]:
+    """Yield the measures of the joint and their deviations, in mm where the film has spacing."""
     if knee.measures is None:
-        return measurements
+        return
     outlines = knee.measures.outlines
     for name, measure in knee.measures.values.items():
         if measure.value is None or name not in MEASURES:
@@ -234,42 +235,23 @@ def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
         length = in_mm(measure, outlines)
         unit = UNITS[measure.unit, length is not None]
         value = measure.value if length is None else length
-        properties = sr.MeasurementProperties()
+        more = []
+        if derivation := DERIVATIONS.get(name.rsplit("_", 1)[-1]):
+            more.append(content.code(codes.DCM.Derivation, derivation, relationship=HAS_MODIFIER))
+        # The joint and its side are those of the group.
+        more += [_compartment(part) for word, part in COMPARTMENT_CODES.items() if word in name]
         if measure.sd is not None:
             length = in_mm(replace(measure, value=measure.sd), outlines)
             sd = round(measure.sd if length is None else length, 4)
-            properties.append(
-                sr.NumContentItem(MEASURE_SD, sd, unit, relationship_type=HAS_PROPERTIES)
-            )
+            more.append(content.number(MEASURE_SD, sd, unit, relationship=HAS_PROPERTIES))
         code = Code(name.upper()[:16], SCHEME, MEASURES[name])
-        parts = [code for word, code in COMPARTMENT_CODES.items() if word in name]
-        measurements.append(
-            sr.Measurement(
-                *(code, round(value, 4), unit),
-                derivation=DERIVATIONS.get(name.rsplit("_", 1)[-1]),
-                finding_sites=[  # the joint and its side are those of the group
-                    sr.FindingSite(codes.SCT.KneeJoint, topographical_modifier=part)
-                    for part in parts
-                ],
-                properties=properties,
-            )
-        )
-    return measurements
+        yield content.number(code, round(value, 4), unit, *more)
 
 
-def _place(
-    header: Dataset, kind: Code, name: str, points: NDArray[np.float64]
-) -> sr.TextContentItem:
-    """Return the name of a landmark or an outline, inferred from points (K, 2) of the film."""
-    item = sr.TextContentItem(kind, name, relationship_type=CONTAINS)
-    shape = sr.GraphicTypeValues.POINT if len(points) == 1 else sr.GraphicTypeValues.POLYLINE
-    place = sr.ScoordContentItem(
-        codes.DCM.ImageRegion,
-        graphic_type=shape,
-        graphic_data=points,
-        relationship_type=INFERRED_FROM,
-    )
-    source = sr.SourceImageForRegion.from_source_image(header)
-    place.ContentSequence = DicomSequence([source])
-    item.ContentSequence = DicomSequence([place])
-    return item
+@cache
+def _compartment(part: Code) -> bytes:
+    """Return a compartment of the joint as the site of a measure."""
+    modifier = codes.SCT.TopographicalModifier, part
+    site = codes.SCT.FindingSite, codes.SCT.KneeJoint
+    where = content.code(*modifier, relationship=HAS_MODIFIER)
+    return content.code(*site, where, relationship=HAS_MODIFIER)
