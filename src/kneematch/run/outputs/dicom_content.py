@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset
+from pydicom.charset import convert_encodings
 from pydicom.dataelem import RawDataElement
 from pydicom.filebase import DicomBytesIO
 from pydicom.filewriter import write_dataset
@@ -82,7 +83,7 @@ def set_content(report: Dataset, *content: bytes) -> None:
     items = b"".join(map(_framed, content))
     report[CONTENT] = RawDataElement(Tag(CONTENT), "SQ", len(items), items, 0, False, True)
     # Or pydicom would parse the content to encode it again.
-    report.set_original_encoding(False, True, report.original_character_set)
+    report.set_original_encoding(False, True, convert_encodings(report.SpecificCharacterSet))
 
 
 def _item(
