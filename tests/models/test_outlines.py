@@ -10,7 +10,6 @@ from kneematch.models.outlines import (
     OutlineNetwork,
     load_network,
     locate,
-    prepare_for_cpu,
     save_network,
     standardize,
 )
@@ -81,9 +80,6 @@ def test_load_network_returns_what_was_saved(network: OutlineNetwork, tmp_path: 
     crops = torch.randn(1, 1, 64, 64)
     again = load_network(path)
     assert torch.allclose(again(crops), network(crops), atol=0.02)  # half precision
-    quick = prepare_for_cpu(again)
-    found = quick(crops.to(quick.head.weight.dtype)).float()
-    assert torch.allclose(found, network(crops), atol=0.05)  # bfloat16, where the CPU has it
 
 
 def test_load_network_refuses_other_files(network: OutlineNetwork, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from kneematch.knee.quality import (
     is_spacing_plausible,
 )
 from kneematch.models.locator import KneeLocation
+from kneematch.models.outline_inference import ByteOutlineNetwork, cpu_outline_network
 from kneematch.models.outlines import (
     JOINT_FRAME,
     LEG_FRAME,
@@ -42,7 +43,6 @@ from kneematch.models.outlines import (
     load_network,
     locate,
     locate_sides,
-    prepare_for_cpu,
     standardize,
 )
 from kneematch.sampling import axes_to_film, transform
@@ -72,6 +72,8 @@ STEPS: Final = 49  # places along a normal
 BLUR: Final = 2.0  # standard deviation of the blur along a normal, in places
 ENDS: Final = 0.05  # share of a border at either end over which displacements fade
 
+LoadedNetwork = OutlineNetwork | ByteOutlineNetwork
+
 
 class JointOnFilm(NamedTuple):
     """A knee whose outlines are looked for."""
@@ -83,13 +85,13 @@ class JointOnFilm(NamedTuple):
 
 
 @cache
-def outline_network(path: str | None = None) -> OutlineNetwork:
+def outline_network(path: str | None = None) -> LoadedNetwork:
     """Return the outline network of a file, or the built-in one, ready for a CPU."""
-    return prepare_for_cpu(load_network(path))
+    return cpu_outline_network(load_network(path))
 
 
 def measure_knees(
-    film: Radiograph, found: Sequence[Detection], network: OutlineNetwork | None = None
+    film: Radiograph, found: Sequence[Detection], network: LoadedNetwork | None = None
 ) -> tuple[Detection, ...]:
     """Return the detections on a film with outlines and measures, by default of our network."""
     network = outline_network() if network is None else network
@@ -98,7 +100,7 @@ def measure_knees(
 
 
 def measure_placed_knees(
-    film: Radiograph, placed: Sequence[Detection], network: OutlineNetwork
+    film: Radiograph, placed: Sequence[Detection], network: LoadedNetwork
 ) -> tuple[Detection, ...]:
     """Return knees that a reviewer placed with outlines and measures; they need no review.
 
@@ -124,7 +126,7 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
 def _measured(
     film: Radiograph,
     found: Sequence[Detection],
-    network: OutlineNetwork,
+    network: LoadedNetwork,
     obstacles: Sequence[Sequence[str]],
 ) -> tuple[Detection, ...]:
     """Return detections with outlines and measures, all left out of one that has obstacles."""
@@ -171,7 +173,7 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
 
 
 @torch.inference_mode()
-def find_outlines(joints: Sequence[JointOnFilm], network: OutlineNetwork) -> list[Outlines]:
+def find_outlines(joints: Sequence[JointOnFilm], network: LoadedNetwork) -> list[Outlines]:
     """Return the outlines of knees, which the network sees together.
 
     The shafts are left to the built-in network: a tuned one has seen joints only, and may have
@@ -227,13 +229,11 @@ def crop_place(centre: Array, across: Array, frame: CropFrame) -> CropPlace:
 
 
 def _look(
-    joints: Sequence[JointOnFilm], places: Sequence[CropPlace], network: OutlineNetwork
+    joints: Sequence[JointOnFilm], places: Sequence[CropPlace], network: LoadedNetwork
 ) -> torch.Tensor:
     """Return the network's logits (N, OUTPUTS, H, W) of the crops of knees."""
     crops = [_cut(joint.film, place) for joint, place in zip(joints, places, strict=True)]
-    logits: torch.Tensor = network(
-        standardize(torch.from_numpy(np.stack(crops))).to(network.head.weight.dtype)
-    )
+    logits: torch.Tensor = network(standardize(torch.from_numpy(np.stack(crops))))
     return logits
 
 

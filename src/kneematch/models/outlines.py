@@ -18,10 +18,9 @@ import torch.nn.functional as F
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from kneematch.devices import cpu_has_bfloat16
 from kneematch.errors import SettingsError
 from kneematch.films.files import write_file
-from kneematch.models.weights import builtin_file, check_finite, fold_batchnorm, read_safetensors
+from kneematch.models.weights import builtin_file, check_finite, read_safetensors
 
 FORMAT: Final = "kneematch-outline-network/1"
 CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
@@ -205,15 +204,3 @@ def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:
         reason = str(error).splitlines()[0]
         raise SettingsError(f"{path} is not a usable outline network: {reason}.") from error
     return network.eval()
-
-
-def prepare_for_cpu(network: OutlineNetwork) -> OutlineNetwork:
-    """Make a network quicker on a CPU, in place.
-
-    Batch normalisation is folded into the convolutions. Where the CPU computes in bfloat16, the
-    network does, in half the time; borders move by less than a hundredth of a pixel, typically.
-    """
-    fold_batchnorm(network)
-    dtype = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
-    network.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return network

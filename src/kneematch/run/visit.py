@@ -25,7 +25,7 @@ from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
-    from kneematch.models.outlines import OutlineNetwork
+    from kneematch.knee.measuring import LoadedNetwork
 
 
 LEAST_PX: Final = 120  # width of an area in a smaller copy of its film, which the networks see
@@ -49,7 +49,7 @@ class Visit:
         return self.config.load_detectors()
 
     @cached_property
-    def outlines(self) -> "OutlineNetwork | None":
+    def outlines(self) -> "LoadedNetwork | None":
         """The outline network; None in a run without measures."""
         if not self.config.measure:
             return None
