@@ -192,6 +192,15 @@ def test_read_run_has_what_was_found_and_reasons_of_films_that_failed(
         assert (mine.side, mine.method) == (theirs.side, theirs.method)
 
 
+def test_read_run_finds_films_that_are_named_by_other_paths(
+    done: EvaluateResult, films: list[str], search: MethodRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(films[0]).parent)
+    names = [Path(film).name for film in films]
+    named = read_run(done.out / "runs" / "search", "search", names)
+    assert (list(named.found), list(named.failed)) == (names[1:3], names[3:])
+
+
 def losses(run: MethodRun) -> list[float]:
     return [knee.loss for knees in run.found.values() for knee in knees]
 

@@ -164,14 +164,19 @@ def detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
 def read_run(folder: Path, method: str, films: Iterable[str]) -> MethodRun:
     """Return what a finished run knows of some of its films."""
     with Run(folder, exclusive=False) as run:
-        known = {record.path: record for record in run.records()}
-    records = [known[film] for film in films if film in known]
-    reasons = {each.path: each.reason for each in records if each.has_failed}
+        known = {_place(record.path): record for record in run.records()}
+    records = {film: known[place] for film in films if (place := _place(film)) in known}
+    reasons = {film: each.reason for film, each in records.items() if each.has_failed}
     return MethodRun(
         method,
-        {each.path: each.kept for each in records if each.kept},
+        {film: each.kept for film, each in records.items() if each.kept},
         failed={path: why if path in why else f"{path}: {why}" for path, why in reasons.items()},
     )
+
+
+def _place(film: str) -> str:
+    """Return a film's absolute path: a run that is resumed keeps the path by which it came."""
+    return os.path.abspath(film)  # noqa: PTH100
 
 
 def _without_template(films: Sequence[str], template: str | None) -> tuple[list[str], str]:
