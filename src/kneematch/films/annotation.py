@@ -13,6 +13,7 @@ from kneematch.errors import TemplateError
 from kneematch.films.files import read_text, write_file
 from kneematch.films.radiograph import Point
 from kneematch.paper.split import SIDES
+from kneematch.paper.template import Box
 
 FORMAT: Final = "kneematch-template/2"
 FIRST_FORMAT: Final = "kneematch-template/1"  # knees only, with all boxes but the coarse one
@@ -22,11 +23,7 @@ KNEES, ONE, PAIR, ANY = FINDS = ("knees", "one", "pair", "any")
 MAX_SCALE_RANGE: Final = 3.0
 MAX_TURN_DEG: Final = 45.0
 BOXES: Final = ("fine", "coarse", "red", "green")
-NEEDED_BOXES: Final = (
-    "fine",
-    "red",
-    "green",
-)  # boxes that knees need; other parts need the first only
+NEEDED_BOXES: Final = ("fine", "red", "green")  # by knees; other parts need the first only
 MAX_PX: Final = 1e6  # beyond any film
 SMALLEST_BOX_PX: Final = 2
 SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside
@@ -46,8 +43,6 @@ BROKEN: Final = (
     *(ValueError, LookupError, TypeError, AttributeError),
     *(RecursionError, OverflowError),
 )
-
-Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from kneematch.films.annotation import (
     ONE,
     SUFFIX,
     Annotation,
-    Box,
     annotate,
     annotate_part,
     annotation_problems,
@@ -44,6 +43,7 @@ from kneematch.knee.template import cut_from_view, knee_in_box, view_of_knee
 from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.paper.split import SIDES, split, symmetry_axis
+from kneematch.paper.template import Box
 from kneematch.sampling import View, transform
 from kneematch.web.server import Window, film_jpeg, page_app, read_film
 
@@ -67,7 +67,7 @@ class Drawing:
     """Body of a request: boxes [x0, y0, x1, y1] and landmarks [x, y] in film pixels."""
 
     fine: BoxField
-    red: BoxField | None = None  # like green, of knees only
+    red: BoxField | None = None  # red and green are drawn on knees only
     green: BoxField | None = None
     coarse: BoxField | None = None
     find: Literal["knees", "one", "pair", "any"] = "knees"
@@ -231,7 +231,7 @@ def initial_annotation(film: SplitFilm, template: Path) -> tuple[Annotation, str
     x, y = (film.axis_px + width) / 2, height / 2
     reach = PLATEAU_WIDTH * (width - film.axis_px) / 2
     middle = _around_plateau(film, "right", (x - reach, y), (x + reach, y))
-    return replace(middle, landmarks={}, find=ONE), "middle"  # no knee: of another part
+    return replace(middle, landmarks={}, find=ONE), "middle"  # no knee is seen
 
 
 @lru_cache(1)
