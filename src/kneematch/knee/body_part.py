@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import ANY, ONE, PAIR, Annotation
-from kneematch.films.files import atomic_write
+from kneematch.films.files import write_file
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import MOST_AREAS, Detection, area_side
 from kneematch.knee.knee_images import WholeFilm, film_tensor, whole_images
@@ -162,8 +162,7 @@ def save_landmarks(path: str | os.PathLike[str], model: LandmarkModel) -> None:
     """Write landmarks that were learnt as a safetensors file."""
     tensors = {f"patches{k}": level.contiguous() for k, level in enumerate(model.patches)}
     tensors |= {"mean": model.mean, "covariance": model.covariance}
-    with atomic_write(path) as temp:
-        save_file(tensors, temp, {"format": FORMAT})
+    write_file(path, save(tensors, {"format": FORMAT}))
 
 
 def load_landmarks(path: str | os.PathLike[str], drawn: LandmarkModel) -> LandmarkModel:
