@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from statistics import median_low
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.discovery import common_folder
@@ -26,6 +26,9 @@ from kneematch.knee.overlay import COLOURS, TICK
 from kneematch.run.film_record import NO_KNEE, FilmRecord
 from kneematch.run.outputs.agreement import Agreement
 from kneematch.run.outputs.run_file import versions
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 MOST_FAILURES: Final = 200
 MOST_EMPTY: Final = 12  # films without a knee that are shown
@@ -152,19 +155,9 @@ def write_report(
         agreement: how far readers agree.
         noun: what the run looked for, "knee" or "area".
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=printable,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     listed = (*summary.worst, *summary.failures, *summary.empty)
     folder, out = common_folder([film.path for film in listed]), Path(path).parent
-    page = environment.get_template("report.html.j2").generate(
+    page = page_template(Path(__file__).with_name("report.html.j2")).generate(
         run=run,
         ended=f"{str(run['ended'])[:16].replace('T', ' ')} UTC",  # as run_facts writes it
         duration=_duration(run["seconds"]),
@@ -190,6 +183,21 @@ def write_report(
     )
     with atomic_write(path) as temp, temp.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(page)
+
+
+def page_template(path: Path) -> "Template":
+    """Return the template of a page, which escapes all text that it is given."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(path.parent),
+        autoescape=True,
+        finalize=printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(path.name)
 
 
 def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
@@ -284,10 +292,10 @@ def _measures(summary: Summary, knees: int, settings: Mapping[str, Any]) -> list
 
 
 def printable(value: object) -> object:
-    """Replace signs that do not print, or that reverse the reading direction, in a text."""
+    """Replace characters that do not print, or that reverse the reading direction, in a text."""
     if type(value) is not str or value.isprintable():  # or a number, or the template's own markup
         return value
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in value)
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in value)
 
 
 def _settings(run: Mapping[str, Any], summary: Summary) -> dict[str, str]:
