@@ -23,6 +23,7 @@ from kneematch.evaluation.scores import MethodRun, Table
 from kneematch.films.annotation import annotate, load_annotation, save_annotation
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
+from part_films import part_annotation
 from tables import read_table
 
 COMPARED = ("neural", "search")
@@ -78,6 +79,16 @@ def test_evaluate_refuses_labels_that_cannot_be_compared_before_any_film_is_sear
     with pytest.raises(SettingsError, match="labels none of the films"):
         evaluate(films, out, replace(config, truth=labels))
     assert not out.exists()
+
+
+def test_evaluate_refuses_a_template_of_another_part_before_any_film_is_searched(
+    films: list[str], tmp_path: Path
+) -> None:
+    save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
+    config = EvaluateConfig(template=str(tmp_path / "part.json"), methods=("search",), workers=0)
+    with pytest.raises(SettingsError, match="templates of knees only"):
+        evaluate(films, tmp_path / "out", config)
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:

@@ -25,7 +25,7 @@ from kneematch.evaluation.scores import (
     score_knees,
 )
 from kneematch.evaluation.template_ranking import rank_templates
-from kneematch.films.annotation import load_annotation
+from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.csv_text import csv_line
 from kneematch.films.discovery import select_films
 from kneematch.films.files import make_out_folder, refuse_existing, write_file
@@ -181,10 +181,12 @@ def _place(film: str) -> str:
 
 def _without_template(films: Sequence[str], template: str | None) -> tuple[list[str], str]:
     """Return the films without the one that a template was drawn on, and a note that says so."""
-    drawn = None if template is None else load_annotation(template).film
-    if drawn is None or not drawn.exists():
+    if template is None:
         return list(films), ""
-    others = [film for film in films if not (Path(film).exists() and drawn.samefile(film))]
+    drawn = load_annotation(template)
+    if drawn.find != KNEES:
+        raise SettingsError("Methods are compared for templates of knees only.")
+    others = [film for film in films if not (Path(film).exists() and drawn.film.samefile(film))]
     if not others:
         raise SettingsError("The template's own film is no test of it. Name other films.")
     return others, "The template's own film is left out." if len(others) < len(films) else ""
