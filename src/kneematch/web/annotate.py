@@ -22,8 +22,12 @@ from kneematch.errors import FilmError, KneematchError, TemplateError
 from kneematch.films.annotation import (
     COARSE_MARGIN,
     KNEES,
+    MAX_SCALE_RANGE,
+    MAX_TURN_DEG,
     ONE,
     SUFFIX,
+    USUAL_SCALE_RANGE,
+    USUAL_TURN_DEG,
     Annotation,
     annotate,
     annotate_part,
@@ -74,6 +78,9 @@ class Drawing:
     landmarks: Annotated[dict[Name, tuple[Coordinate, Coordinate]], Field(max_length=50)] = field(
         default_factory=dict
     )
+    # Those of the file, which the page does not change.
+    scale_range: Annotated[float, Field(ge=1, le=MAX_SCALE_RANGE)] = USUAL_SCALE_RANGE
+    turn_deg: Annotated[float, Field(ge=0, le=MAX_TURN_DEG)] = USUAL_TURN_DEG
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +140,8 @@ def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     """
     if drawing.find != KNEES:
         middle = film.film.size[1] / 2
-        return annotate_part(film.path, drawing.find, drawing.fine, drawing.landmarks, middle)
+        part = annotate_part(film.path, drawing.find, drawing.fine, drawing.landmarks, middle)
+        return replace(part, scale_range=drawing.scale_range, turn_deg=drawing.turn_deg)
     fine, knee = drawing.fine, knee_in_box(located_knees(film), drawing.fine)
     right = (fine[0] + fine[2]) / 2 >= film.axis_px if knee is None else not knee.mirrored
     side = SIDES[right]
@@ -141,6 +149,13 @@ def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     coarse = drawing.coarse or (fine if empty else default_coarse(fine, film.frame(side)))
     red, green = drawing.red or fine, drawing.green or fine
     return Annotation(film.path, side, fine, coarse, red, green, drawing.landmarks)
+
+
+def to_drawing(annotation: Annotation, film: SplitFilm) -> Drawing:
+    """Return the drawing of an annotation, without a coarse box where that is the usual one."""
+    is_usual = annotation.coarse == default_coarse(annotation.fine, film.frame(annotation.side))
+    values = asdict(annotation) | ({"coarse": None} if is_usual else {})
+    return Drawing(**{each.name: values[each.name] for each in fields(Drawing)})
 
 
 def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str]]:
@@ -314,10 +329,7 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
     @app.get("/api/initial")
     def initial() -> dict[str, Any]:
         drawn, source = initial_annotation(film, template)
-        is_default = drawn.coarse == default_coarse(drawn.fine, film.frame(drawn.side))
-        values = asdict(drawn) | ({"coarse": None} if is_default else {})
-        drawing = {each.name: values[each.name] for each in fields(Drawing)}
-        return {"drawing": drawing, "source": source}
+        return {"drawing": to_drawing(drawn, film), "source": source}
 
     _add_drawing_routes(app, film, template, _previewer(previewed))
     return app
