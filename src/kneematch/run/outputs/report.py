@@ -73,7 +73,7 @@ class Summary:
         self.films_by_knees: Counter[int] = Counter()
         self.sided = self.in_mm = 0  # knees whose side is known, and with millimetres
         self.trusted = 0  # knees that nobody needs to look at or has looked at
-        self.expected_errors: float | None = 0.0  # among their margins; None if not known
+        self.expected_errors = 0.0  # among their margins; NaN if not known
         self.measures: defaultdict[tuple[str, str], Counter[float]] = defaultdict(Counter)  # units
         self.unmeasured: defaultdict[str, Counter[str]] = defaultdict(Counter)  # the reasons
         self.measured = False  # the run has measures
@@ -110,9 +110,7 @@ class Summary:
         self.in_mm += knee.mm_per_px is not None
         if not knee.needs_review and not knee.decision:
             self.trusted += 1
-            errors = expected_errors(knee)
-            known = self.expected_errors is not None and errors is not None
-            self.expected_errors = self.expected_errors + errors if known else None  # type: ignore[operator]
+            self.expected_errors += expected_errors(knee)
         if knee.measures is not None:
             self.measured = True
             for name in MEASURES:
@@ -234,22 +232,22 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
     }
 
 
-def expected_errors(knee: Detection) -> float | None:
+def expected_errors(knee: Detection) -> float:
     """Return how many of a knee's two margins are expected to be off by MARGIN_ERROR.
 
     Nine of ten errors lie below `expected_error_px`; the others are taken to be spread as distances
-    of points with normal errors are (Rayleigh). None where the margins or that limit are not known.
+    of points with normal errors are (Rayleigh). NaN where the margins or that limit are not known.
     """
     margins = find_plateau_margins(knee.landmarks)
     if margins is None or not knee.expected_error_px:
-        return None
+        return math.nan
     share = MARGIN_ERROR * math.dist(*margins) / knee.expected_error_px
     return float(len(margins) * 0.1 ** (share**2))
 
 
-def _about(number: float | None) -> str | None:
-    """Return a number of errors in words."""
-    if number is None:
+def _about(number: float) -> str | None:
+    """Return a number of errors in words; None if it is NaN."""
+    if math.isnan(number):
         return None
     return "none" if number < 0.1 else "at most one" if number < 1 else f"about {round(number):,}"
 
