@@ -42,7 +42,7 @@ class Option:
     minimum: int | None = None
     choices: tuple[str, ...] = ()
     default_text: str | None = None  # shown as the default where the field's is None
-    parser: Callable[[str], Any] | None = None  # of the text, where the field's type is none
+    parser: Callable[[str], Any] | None = None  # used in place of the field's type
 
 
 def option(default: Any, **about: Any) -> Any:

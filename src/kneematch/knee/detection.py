@@ -199,7 +199,7 @@ class Detection:
         return measure_knees(as_radiograph(film), [self])[0]
 
     def draw(self, film: "Film") -> "Image.Image":
-        """Draw the film in grey with the area's outline, its landmarks, its side and its loss."""
+        """Draw the film in grey with the area's outline, landmarks, side and a caption."""
         from kneematch.films.read import as_radiograph
         from kneematch.knee.overlay import draw_detections
 

@@ -18,7 +18,7 @@ from kneematch.knee.detection import Detection
 from kneematch.knee.measure import COMPARTMENTS, PERCENT
 from kneematch.run.database import HOLDS, READER, Run
 
-GRADES: Final = frozenset("01234")  # of Kellgren and Lawrence, in their order
+GRADES: Final = frozenset("01234")  # Kellgren-Lawrence grades, in order
 READINGS: Final = f"""
 SELECT k.id, MAX(d.id), {READER}, k.side, f.mm_per_px, k.found, d.content
 FROM decisions d JOIN knees k ON k.id = d.knee JOIN films f ON f.id = k.film
