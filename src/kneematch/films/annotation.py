@@ -12,7 +12,7 @@ from typing import Any, Final
 from kneematch.errors import TemplateError
 from kneematch.films.files import read_text, write_file
 from kneematch.films.radiograph import Point
-from kneematch.paper.split import SIDES
+from kneematch.paper.split import LEFT, SIDES
 from kneematch.paper.template import Box
 
 FORMAT: Final = "kneematch-template/2"
@@ -61,6 +61,11 @@ class Annotation:
     # share of the film's width, and turned by up to these degrees.
     scale_range: float = USUAL_SCALE_RANGE
     turn_deg: float = USUAL_TURN_DEG
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the template is mirrored: as are all images of left halves."""
+        return self.side == SIDES[LEFT]
 
 
 def annotate_part(

@@ -22,7 +22,6 @@ from kneematch.knee.quality import MAX_MATCH_BACK
 from kneematch.models.weights import read_safetensors
 from kneematch.paper.energy import Problem
 from kneematch.paper.pose import MAX_ROTATION
-from kneematch.paper.split import LEFT, SIDES
 from kneematch.sampling import View, rectangle_to_film, transform
 from kneematch.search.exhaustive_search import all_minima, exhaustive_search
 from kneematch.search.landmark_matching import (
@@ -54,7 +53,7 @@ class BodyPart:
 
 def whole_film(drawn: Annotation) -> WholeFilm:
     """Return how films are searched for what was drawn."""
-    mirrored = (drawn.side == SIDES[LEFT],) if drawn.find == ONE else (True, False)
+    mirrored = (drawn.mirrored,) if drawn.find == ONE else (True, False)
     x0, y0, x1, y1 = drawn.fine
     most = math.radians(drawn.turn_deg)
     steps = max(math.ceil(most / MAX_ROTATION / 2 - 0.5), 0)  # MAX_ROTATION around each turn
@@ -64,16 +63,14 @@ def whole_film(drawn: Annotation) -> WholeFilm:
 
 def whole_view(film: Radiograph, drawn: Annotation) -> View:
     """Return the image (H, W) of a film that a part was drawn on."""
-    mirrored = (drawn.side == SIDES[LEFT],)
-    images = whole_images(
-        film_tensor(film), replace(whole_film(drawn), mirrored=mirrored, turns=(0.0,))
-    )
+    how = replace(whole_film(drawn), mirrored=(drawn.mirrored,), turns=(0.0,))
+    images = whole_images(film_tensor(film), how)
     return View(images.pixels[0], images.to_film[0])
 
 
 def body_part(film: Radiograph, drawn: Annotation, scale: float) -> BodyPart:
     """Return the part that was drawn on a film, where its box has the given scale."""
-    to_film = rectangle_to_film(*drawn.fine, mirrored=drawn.side == SIDES[LEFT])
+    to_film = rectangle_to_film(*drawn.fine, mirrored=drawn.mirrored)
     levels, frame = area_frame(film_tensor(film), to_film)
     named = torch.tensor([*drawn.landmarks.values()], dtype=torch.float64).reshape(-1, 2)
     grid = torch.cartesian_prod(*[torch.tensor(GRID, dtype=torch.float64)] * 2)

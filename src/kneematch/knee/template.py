@@ -35,7 +35,7 @@ from kneematch.knee.body_part import BodyPart, body_part, whole_view
 from kneematch.knee.knee_images import film_tensor, knee_images
 from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
-from kneematch.paper.split import HALF_ASPECT, LEFT, SIDES, split
+from kneematch.paper.split import HALF_ASPECT, SIDES, split
 from kneematch.paper.template import Box, Template, box_pose, cut
 from kneematch.sampling import View, compose, transform
 from kneematch.search.robust_energy import with_local_contrast
@@ -77,7 +77,7 @@ def read_template(template: TemplateFile, *, located: bool) -> DrawnTemplate:
     if located:
         pixels = film_tensor(film)
         knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
-        if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
+        if knee is None or knee.mirrored != drawn.mirrored:
             raise TemplateError(
                 f"{drawn.film}: The network sees no tibial plateau whose middle lies in the fine "
                 "box. Draw the box around it, or use detect --method search."

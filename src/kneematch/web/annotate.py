@@ -205,7 +205,7 @@ def find_warnings(annotation: Annotation, film: SplitFilm, *, valid: bool = True
             "train and the other methods need boxes in one half, as on films of both knees."
         ]
     knee = knee_in_box(located_knees(film), annotation.fine)
-    if knee is None or SIDES[not knee.mirrored] != annotation.side:
+    if knee is None or knee.mirrored != annotation.mirrored:
         warnings += [
             "The fine box does not hold the middle of a tibial plateau that the network sees, so "
             "that detect will look for two knees on every film, one in each half. For films of one "
