@@ -99,9 +99,11 @@ def find_areas(problem: Problem, part: BodyPart) -> Iterator[tuple[int, list[int
     for index in loss.flatten().argsort().tolist():
         turn, side, k = np.unravel_index(index, loss.shape)
         pose = theta[turn, side, k]
-        middle = pose[1:3] * torch.tensor(
-            [-1.0 if part.whole.mirrored[side] else 1.0, problem.image_aspect]
-        )
+        # Upright on the film, in half widths of the image, so that places of all turns compare.
+        x = -pose[1] if part.whole.mirrored[side] else pose[1]
+        y, angle = problem.image_aspect * pose[2], part.whole.turns[turn]
+        cos, sin = math.cos(angle), math.sin(angle)
+        middle = torch.stack([cos * x - sin * y, sin * x + cos * y])
         if loss[turn, side, k] > MAX_ANY_LOSS or len(kept) == MOST_AREAS:
             break
         if all((middle - other).norm() > 2 * SAME_AREA * pose[0] for other in kept):
