@@ -129,6 +129,11 @@ class Run:
             self.sql.execute(f"PRAGMA {schema}.synchronous = FULL")
         with self._transaction():
             (version,) = self.sql.execute("PRAGMA user_version").fetchone()
+            if version not in (0, FORMAT):
+                raise SettingsError(
+                    f"{self.path} was written by another version of kneematch. Use that version, "
+                    "or name another folder."
+                )
             if version == 0:
                 for statement in SCHEMA.split(";\n"):
                     self.sql.execute(statement)
@@ -138,11 +143,6 @@ class Run:
                 self.sql.execute(statement)
         if not exclusive:  # from now on, wait until `apply` has ended
             self.sql.execute(f"PRAGMA busy_timeout = {REVIEW_BUSY_MS}")
-        if version not in (0, FORMAT):
-            raise SettingsError(
-                f"{self.path} was written by another version of kneematch. Use that version, or "
-                "name another folder."
-            )
 
     def close(self) -> None:
         """Close the database, so that others can open it."""
