@@ -14,6 +14,7 @@ names options as the command line does (--crop-mm), and its text as Python does 
 """
 
 import re
+from importlib.util import find_spec
 from typing import Final
 
 LONGEST: Final = 300  # characters of a message; a path may have thousands
@@ -71,6 +72,12 @@ def missing_extra(what: str, extra: str) -> SettingsError:
         f"{what}, which is not installed. Run: pip install 'kneematch[{extra}]', or in a checkout: "
         f"pip install '.[{extra}]'"
     )
+
+
+def check_extra(what: str, extra: str, *packages: str) -> None:
+    """Raise SettingsError for a feature whose optional packages are not all installed."""
+    if any(find_spec(package) is None for package in packages):
+        raise missing_extra(what, extra)
 
 
 def is_gpu_full(error: Exception) -> bool:

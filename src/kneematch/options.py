@@ -39,11 +39,10 @@ class Option:
     help: str
     group: str
     metavar: str | None = None
-    flags: tuple[str, ...] = ()  # instead of --name-of-the-field
     minimum: int | None = None
     choices: tuple[str, ...] = ()
     default_text: str | None = None  # shown as the default where the field's is None
-    parser: Callable[[str], Any] | None = None  # for texts that their type does not parse
+    parser: Callable[[str], Any] | None = None  # used in place of the field's type
 
 
 def option(default: Any, **about: Any) -> Any:
@@ -59,8 +58,8 @@ def parse_names(text: str) -> tuple[str, ...]:
 def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 
-    A text becomes a path or names, as on the command line, a list a tuple, a path a text, and so
-    does a number where texts are to choose from.
+    Values are converted to the types of their fields where that is unambiguous: texts to paths and,
+    split at commas, to tuples; lists to tuples; paths, and numbers that are choices, to texts.
     """
     for item in fields(config):
         about, value = item.metadata.get(KEY), getattr(config, item.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.cli import pages
+from kneematch import errors
 from kneematch.cli.main import main
 from kneematch.web.server import open_port
 
@@ -96,7 +96,7 @@ def test_annotate_reports_a_port_in_use(film: Path, capsys: pytest.CaptureFixtur
 def test_annotate_reports_the_missing_extra(
     film: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pages, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     assert main(["annotate", str(film)]) == 2
     message = one_line(capsys)
     assert "pip install 'kneematch[web]'" in message

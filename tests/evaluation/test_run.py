@@ -23,6 +23,7 @@ from kneematch.evaluation.scores import MethodRun, Table
 from kneematch.films.annotation import annotate, load_annotation, save_annotation
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
+from part_films import part_annotation
 from tables import read_table
 
 COMPARED = ("neural", "search")
@@ -78,6 +79,16 @@ def test_evaluate_refuses_labels_that_cannot_be_compared_before_any_film_is_sear
     with pytest.raises(SettingsError, match="labels none of the films"):
         evaluate(films, out, replace(config, truth=labels))
     assert not out.exists()
+
+
+def test_evaluate_refuses_a_template_of_another_part_before_any_film_is_searched(
+    films: list[str], tmp_path: Path
+) -> None:
+    save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
+    config = EvaluateConfig(template=str(tmp_path / "part.json"), methods=("search",), workers=0)
+    with pytest.raises(SettingsError, match="templates of knees only"):
+        evaluate(films, tmp_path / "out", config)
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
@@ -190,6 +201,15 @@ def test_read_run_has_what_was_found_and_reasons_of_films_that_failed(
     for mine, theirs in zip(search.found[films[1]], detector.detect(films[1]), strict=True):
         assert mine.corners == pytest.approx(theirs.corners, abs=1e-3)
         assert (mine.side, mine.method) == (theirs.side, theirs.method)
+
+
+def test_read_run_finds_films_that_are_named_by_other_paths(
+    done: EvaluateResult, films: list[str], search: MethodRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(films[0]).parent)
+    names = [Path(film).name for film in films]
+    named = read_run(done.out / "runs" / "search", "search", names)
+    assert (list(named.found), list(named.failed)) == (names[1:3], names[3:])
 
 
 def losses(run: MethodRun) -> list[float]:

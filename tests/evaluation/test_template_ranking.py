@@ -14,10 +14,10 @@ from kneematch.evaluation.template_ranking import rank_templates, round_trips
 from kneematch.films.annotation import (
     PLATEAU_MARGINS,
     Annotation,
-    Box,
     annotate,
     save_annotation,
 )
+from kneematch.paper.template import Box
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from tables import read_table

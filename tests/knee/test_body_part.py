@@ -70,6 +70,15 @@ def test_detector_finds_a_pair_by_its_mirror_image(tmp_path: Path) -> None:
     assert math.dist(left.landmarks["a"], landmark("a", MIRRORED)) < 1
 
 
+def test_detector_counts_parts_once_that_two_turns_of_the_film_show(tmp_path: Path) -> None:
+    centres = [(55, 55), (305, 55), (55, 365), (305, 365), (180, 50), (180, 370)]
+    places: list[Place] = [(x, y, 0.65, 7.45, False) for x, y in [*centres, (55, 210), (305, 210)]]
+    found = detector(tmp_path, "any", turn_deg=15.0).detect(part_film(*places, seed=4))
+    assert len(found) == len(places)
+    for x, y, *_ in places:
+        assert any(math.dist(area.centre, (x, y)) < 5 for area in found)
+
+
 def test_detector_finds_any_number_of_parts_and_names_them_apart(tmp_path: Path) -> None:
     places: list[Place] = [(85, 90, 1, 0, False), (250, 120, 1.1, 0, False), (150, 320, 1, 0, True)]
     found = detector(tmp_path, "any").detect(part_film(*places, seed=4))

@@ -13,7 +13,7 @@ import torch
 
 from kneematch.cli.main import main
 from kneematch.errors import TemplateError
-from kneematch.films.annotation import BOXES, Annotation, Box, load_annotation
+from kneematch.films.annotation import BOXES, Annotation, load_annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.shapes import write_points
 from kneematch.knee.detector import Detector
@@ -21,6 +21,7 @@ from kneematch.knee.template import cut_from_view, cut_template, import_template
 from kneematch.models.locator import VIEW_SIZE
 from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import HALF_SIZE
+from kneematch.paper.template import Box
 from kneematch.run.config import DetectConfig
 from kneematch.run.pipeline import detect_folder
 from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, transform

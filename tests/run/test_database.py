@@ -99,6 +99,17 @@ def test_run_says_in_one_line_that_it_is_damaged(run: Run) -> None:
             Run(run.out).close()
 
 
+def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:
+    run.query("ALTER TABLE knees RENAME COLUMN side TO place")
+    run.query("PRAGMA user_version = 2")
+    run.close()
+    before = run.path.read_bytes()
+    for exclusive in (True, False):
+        with pytest.raises(SettingsError, match="another version of kneematch"):
+            Run(run.out, exclusive=exclusive)
+    assert run.path.read_bytes() == before
+
+
 def test_run_refuses_what_is_not_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").touch()
     (tmp_path / "run.sqlite").symlink_to(tmp_path / "elsewhere")

@@ -17,8 +17,8 @@ from kneematch.serve.config import ServeConfig, parse_address
         ({"objects": ("sr", "pdf")}, "not pdf"),
         ({"tls_cert": Path("cert.pem")}, "belong together"),
         ({"most_waiting": 0}, "must be 1 or more"),
-        ({"ae_title": "LONGER THAN 16 SIGNS"}, "1 to 16 letters"),
-        ({"accept": ("",)}, "1 to 16 letters"),
+        ({"ae_title": "LONGER THAN 16 CHARACTERS"}, "1 to 16 printable"),
+        ({"accept": ("",)}, "1 to 16 printable"),
         ({"http_port": 65_536}, "at most 65535"),
     ],
 )
@@ -33,8 +33,15 @@ def test_serve_config_listens_on_this_machine_only_by_default() -> None:
 
 def test_serve_config_refuses_a_short_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("short\n")
-    with pytest.raises(SettingsError, match="16 signs or more"):
+    with pytest.raises(SettingsError, match="16 characters or more"):
         ServeConfig(token_file=tmp_path / "token").token()
+
+
+def test_serve_config_refuses_a_file_that_holds_no_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"\xff" * 32)
+    for name in ("token", "missing", "."):
+        with pytest.raises(SettingsError, match="cannot be read as text"):
+            ServeConfig(token_file=tmp_path / name).token()
 
 
 def test_parse_address_reads_title_host_and_port() -> None:

@@ -176,6 +176,16 @@ def test_post_detect_returns_knees_crops_and_a_picture(node: Node, films: list[P
     assert list((node.folder / "queue" / "films").iterdir()) == []
 
 
+def test_post_detect_draws_no_object_of_its_own(
+    tmp_path: Path, node: Node, films: list[Path]
+) -> None:
+    report = pydicom.dcmread(films[0], stop_before_pixels=True)
+    report.ManufacturerModelName = "kneematch"
+    report.save_as(tmp_path / "report.dcm")
+    answer = post(node, (tmp_path / "report.dcm").read_bytes(), "?crop=true&overlay=true")
+    assert answer.json() == {"status": "own", "mm_per_px": None, "knees": []}
+
+
 def test_post_detect_refuses_what_it_cannot_use(node: Node) -> None:
     answer = post(node, b"no film")
     assert (answer.status_code, "neither DICOM nor" in answer.text) == (422, True)

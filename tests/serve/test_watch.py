@@ -3,8 +3,10 @@
 import csv
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from kneephantoms import SynthConfig, synthesize
@@ -16,6 +18,27 @@ def rows(out: Path) -> set[str]:
         return set()
     with (out / "detections.csv").open(newline="") as file:
         return {Path(row["film"]).name for row in csv.DictReader(file)}
+
+
+def test_watch_waits_for_another_process_that_works_on_the_run(tmp_path: Path) -> None:
+    synthesize(tmp_path / "made", SynthConfig(2, size=(300, 250), framing="knee", workers=0))
+    first, second = sorted((tmp_path / "made").glob("*.dcm"))
+    out = tmp_path / "out"
+    (tmp_path / "in").mkdir()
+    shutil.copy(first, tmp_path / "in")
+    command = [sys.executable, "-m", "kneematch", "watch", "in", "-o", "out", "--workers", "0"]
+    said = tmp_path / "said"
+    with said.open("wb") as file, subprocess.Popen(command, cwd=tmp_path, stderr=file) as watching:
+        try:
+            eventually(lambda: rows(out) == {first.name}, "the first film is done")
+            with closing(sqlite3.connect(out / "run.sqlite", timeout=60)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                shutil.copy(second, tmp_path / "in")
+                eventually(lambda: b"Another process" in said.read_bytes(), "it says so")
+                assert watching.poll() is None
+            eventually(lambda: len(rows(out)) == 2, "the second film is done")
+        finally:
+            watching.send_signal(signal.SIGTERM)
 
 
 def test_watch_examines_films_as_they_appear_and_when_they_are_whole(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from kneematch import TrainConfig
-from kneematch.errors import SettingsError
-from kneematch.films.annotation import Annotation, annotate
+from kneematch.errors import SettingsError, TemplateError
+from kneematch.films.annotation import Annotation, annotate, save_annotation
 from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import builtin_model, load_model, save_model
 from kneematch.paper.network import PoseNetwork
@@ -32,6 +32,7 @@ from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from kneephantoms.files import write_dicom
+from part_films import part_annotation
 from phantom_films import radiograph
 
 FILMS = 2
@@ -49,6 +50,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def config(folder: Path) -> TrainConfig:
     return TrainConfig(epochs=1, device="cpu", workers=0, seed=3)
+
+
+def test_train_refuses_a_template_of_another_part(
+    folder: Path, config: TrainConfig, tmp_path: Path
+) -> None:
+    save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
+    with pytest.raises(TemplateError, match="knees only"):
+        train(folder, tmp_path / "part.json", tmp_path / "a.safetensors", config)
 
 
 @pytest.fixture(scope="module")

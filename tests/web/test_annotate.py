@@ -26,11 +26,13 @@ from kneematch.web.annotate import (
     find_warnings,
     initial_annotation,
     to_annotation,
+    to_drawing,
 )
 from kneematch.web.server import Credentials
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 from kneephantoms.rendering import Knee
+from part_films import part_annotation
 from phantom_films import radiograph
 
 SIZE = (512, 512)
@@ -299,6 +301,12 @@ def test_to_annotation_takes_the_side_of_a_detected_knee(tmp_path: Path) -> None
     assert to_annotation(drawing, film).side == "left"
     beside = replace(drawing, fine=(x0 + 300, y0, x1 + 300, y1))
     assert to_annotation(beside, film).side == "right"
+
+
+def test_to_annotation_keeps_how_far_a_part_is_looked_for(tmp_path: Path) -> None:
+    saved = replace(part_annotation(tmp_path, "one"), scale_range=2.5, turn_deg=20.0)
+    film = SplitFilm.from_film(saved.film, read(saved.film))
+    assert to_annotation(to_drawing(saved, film), film) == saved
 
 
 def test_find_problems_names_the_box_of_every_problem(film: SplitFilm) -> None:

@@ -131,7 +131,7 @@ def _declared(name: str, about: Option, *, is_flag: bool = False, default: Any =
     metavar = f"[{'|'.join(about.choices)}]" if about.choices else about.metavar
     return typer.Option(
         # The name is given, since Typer 0.27 takes it from a metavar that is the same word.
-        *(about.flags or (f"--{name.replace('_', '-')}",)),
+        f"--{name.replace('_', '-')}",
         help=about.help,
         metavar="" if is_flag else metavar,
         min=about.minimum,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from kneematch.cli.options import FinishedRun, Root, TemplateFile
 from kneematch.cli.terminal import print_error
-from kneematch.errors import SettingsError, missing_extra
+from kneematch.errors import SettingsError, check_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -66,8 +65,7 @@ def review(
 
 def check_web() -> None:
     """Raise SettingsError if the packages of the extra `web` are missing."""
-    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise missing_extra("The page needs FastAPI and uvicorn", "web")
+    check_extra("The page needs FastAPI and uvicorn", "web", "fastapi", "uvicorn")
 
 
 def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> None:

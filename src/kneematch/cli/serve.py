@@ -1,7 +1,6 @@
 """`kneematch serve` and `kneematch watch`: examine films as they arrive."""
 
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ import typer
 
 from kneematch.cli.options import OutFolder, config_options
 from kneematch.cli.runs import print_summary
-from kneematch.errors import SettingsError, missing_extra
+from kneematch.errors import SettingsError, check_extra
 from kneematch.films.files import writing
 from kneematch.run.config import DetectConfig
 from kneematch.serve.config import ServeConfig
@@ -23,8 +22,8 @@ def serve(
     config: ServeConfig,
 ) -> None:
     """Receive films by DICOM and HTTP, and send what is found on them to other systems."""
-    if any(find_spec(name) is None for name in ("pynetdicom", "requests", "fastapi")):
-        raise missing_extra("The node needs pynetdicom, requests and FastAPI", "serve")
+    packages = "pynetdicom", "requests", "fastapi", "uvicorn"
+    check_extra(f"The node needs {', '.join(packages)}", "serve", *packages)
     from kneematch.serve import http
 
     with writing(folder):

@@ -28,7 +28,7 @@ PHANTOM_COLUMNS: Final = (
 class LabelledKnee:
     """The outermost margins of a tibial plateau, as (x, y) in film pixels."""
 
-    film: str  # path, or file name with or without suffix
+    film: str  # file name, with or without suffix
     side: str  # half of the picture, "left" or "right"
     left: Point  # the picture's left margin
     right: Point
@@ -46,14 +46,14 @@ class Labels:
     def match(self, films: Sequence[str]) -> dict[str, tuple[LabelledKnee, ...]]:
         """Return the labelled knees of each film by its path; films without labels are left out.
 
-        Labels name films by path, or by file name, with or without suffix, in whichever folder.
+        Labels name films by their file names, with or without suffix, in whichever folder.
 
         Raises:
             SettingsError: no film is labelled, a name fits two films, or a knee has two labels.
         """
         named: dict[str, list[str]] = {}  # paths by the names that a label may use
         for film in dict.fromkeys(films):
-            for name in {film, PurePath(film).name, PurePath(film).stem}:
+            for name in {PurePath(film).name, PurePath(film).stem}:
                 named.setdefault(name, []).append(film)
         matched: dict[str, dict[str, LabelledKnee]] = {}
         for knee in self.knees:

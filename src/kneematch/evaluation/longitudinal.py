@@ -1,8 +1,6 @@
 """Longitudinal comparison: changes of the measures of the same knees between visits."""
 
 import csv
-import hashlib
-import hmac
 import math
 import os
 from collections import Counter, defaultdict
@@ -19,7 +17,7 @@ from kneematch.films.files import check_suffix, read_text, refuse_existing
 from kneematch.films.read import read_header
 from kneematch.knee.measure import PERCENT, UNITS
 from kneematch.options import as_path, check_type
-from kneematch.run.outputs.measurements import MEASUREMENTS, MM
+from kneematch.run.outputs.measurements import MEASUREMENTS, MM, hash_patient
 from kneematch.run.outputs.tables import Columns, open_tables
 
 BEFORE, AFTER = "before", "after"
@@ -40,7 +38,6 @@ COLUMNS: Final[Columns] = {
     **{f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS},
 }
 CONFIDENCE: Final = 1.96  # standard deviations of a change that 95 % of mere errors stay below
-HASH_LENGTH: Final = 16  # characters
 
 KneeRow = Mapping[str, str]  # a row of measurements.csv, with its visit
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -194,7 +191,7 @@ class _Films:
         number = None if header is None else header_text(header, "PatientID")
         if not number or self.secret is None:
             raise LookupError("its header has no PatientID")
-        return hmac.new(self.secret, number.encode(), hashlib.sha256).hexdigest()[:HASH_LENGTH]
+        return hash_patient(number, self.secret)
 
 
 def _read_secret(path: Path) -> bytes:

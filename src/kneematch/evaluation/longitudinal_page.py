@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kneematch.films.csv_text import Cell
 from kneematch.films.files import write_file
 from kneematch.knee.detection import knee_text
+from kneematch.run.outputs.report import page_template
 
 if TYPE_CHECKING:
     from kneematch.evaluation.longitudinal import Change
@@ -20,8 +21,6 @@ MOST_KNEES: Final = 200  # with a plot of their own
 
 def write_page(path: Path, rows: Rows, changes: Sequence["Change"], visits: Sequence[str]) -> None:
     """Write the page; knees that changed most, compared with what can be detected, come first."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     unit = "mm" if any(each.measure == "jsw_medial_minimum_mm" for each in changes) else "pct"
     names = [f"jsw_{part}_minimum_{unit}" for part in ("medial", "lateral")]
     groups: dict[tuple[Cell, ...], list[Mapping[str, Any]]] = {}
@@ -43,11 +42,7 @@ def write_page(path: Path, rows: Rows, changes: Sequence["Change"], visits: Sequ
         for knee in knees[:MOST_KNEES]
         for row in knee[:1]
     ]
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    page = environment.get_template("longitudinal.html.j2").render(
+    page = page_template(Path(__file__).with_name("longitudinal.html.j2")).render(
         all_knees=all_knees,
         each_knee=each_knee,
         changes=[each for each in changes if each.measure in names],
@@ -56,7 +51,7 @@ def write_page(path: Path, rows: Rows, changes: Sequence["Change"], visits: Sequ
         unit=unit,
         colours=COLOURS,
     )
-    write_file(path, page.encode("utf-8", "backslashreplace"))
+    write_file(path, page.encode())
 
 
 def _largest(knee: Rows, names: Sequence[str]) -> float:

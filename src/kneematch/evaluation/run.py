@@ -25,7 +25,7 @@ from kneematch.evaluation.scores import (
     score_knees,
 )
 from kneematch.evaluation.template_ranking import rank_templates
-from kneematch.films.annotation import load_annotation
+from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.csv_text import csv_line
 from kneematch.films.discovery import select_films
 from kneematch.films.files import make_out_folder, refuse_existing, write_file
@@ -164,22 +164,29 @@ def detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
 def read_run(folder: Path, method: str, films: Iterable[str]) -> MethodRun:
     """Return what a finished run knows of some of its films."""
     with Run(folder, exclusive=False) as run:
-        known = {record.path: record for record in run.records()}
-    records = [known[film] for film in films if film in known]
-    reasons = {each.path: each.reason for each in records if each.has_failed}
+        known = {_place(record.path): record for record in run.records()}
+    records = {film: known[place] for film in films if (place := _place(film)) in known}
+    reasons = {film: each.reason for film, each in records.items() if each.has_failed}
     return MethodRun(
         method,
-        {each.path: each.kept for each in records if each.kept},
+        {film: each.kept for film, each in records.items() if each.kept},
         failed={path: why if path in why else f"{path}: {why}" for path, why in reasons.items()},
     )
 
 
+def _place(film: str) -> str:
+    """Return a film's absolute path: a run that is resumed keeps the path by which it came."""
+    return os.path.abspath(film)  # noqa: PTH100
+
+
 def _without_template(films: Sequence[str], template: str | None) -> tuple[list[str], str]:
     """Return the films without the one that a template was drawn on, and a note that says so."""
-    drawn = None if template is None else load_annotation(template).film
-    if drawn is None or not drawn.exists():
+    if template is None:
         return list(films), ""
-    others = [film for film in films if not (Path(film).exists() and drawn.samefile(film))]
+    drawn = load_annotation(template)
+    if drawn.find != KNEES:
+        raise SettingsError("Methods are compared for templates of knees only.")
+    others = [film for film in films if not (Path(film).exists() and drawn.film.samefile(film))]
     if not others:
         raise SettingsError("The template's own film is no test of it. Name other films.")
     return others, "The template's own film is left out." if len(others) < len(films) else ""

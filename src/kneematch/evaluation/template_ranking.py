@@ -60,7 +60,7 @@ def rank_templates(folder: Path, *, paper: bool = False, device: str = "cpu") ->
         detector = replace(searching, check=None)  # flags do not count, only the template
         found = dict(zip(films, detector.detect(films), strict=True))
         knees.append([_drawn_knee(each, found[each.film]) for each in annotations])
-    boxes = [rectangle_to_film(*a.fine, mirrored=a.side == "left").numpy() for a in annotations]
+    boxes = [rectangle_to_film(*a.fine, mirrored=a.mirrored).numpy() for a in annotations]
     errors = round_trips(
         np.stack(boxes), np.array([[knee.to_film for knee in row] for row in knees])
     )

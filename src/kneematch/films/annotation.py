@@ -12,21 +12,18 @@ from typing import Any, Final
 from kneematch.errors import TemplateError
 from kneematch.films.files import read_text, write_file
 from kneematch.films.radiograph import Point
-from kneematch.paper.split import SIDES
+from kneematch.paper.split import LEFT, SIDES
+from kneematch.paper.template import Box
 
 FORMAT: Final = "kneematch-template/2"
 FIRST_FORMAT: Final = "kneematch-template/1"  # knees only, with all boxes but the coarse one
 # What to look for on a film: knees; or, on the whole film, the part once as it was drawn, the part
 # and its mirror image, or any number of both.
 KNEES, ONE, PAIR, ANY = FINDS = ("knees", "one", "pair", "any")
-MAX_SCALE_RANGE: Final = 3.0
-MAX_TURN_DEG: Final = 45.0
+USUAL_SCALE_RANGE, MAX_SCALE_RANGE = 1.6, 3.0
+USUAL_TURN_DEG, MAX_TURN_DEG = 7.0, 45.0
 BOXES: Final = ("fine", "coarse", "red", "green")
-NEEDED_BOXES: Final = (
-    "fine",
-    "red",
-    "green",
-)  # boxes that knees need; other parts need the first only
+NEEDED_BOXES: Final = ("fine", "red", "green")  # by knees; other parts need the first only
 MAX_PX: Final = 1e6  # beyond any film
 SMALLEST_BOX_PX: Final = 2
 SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside
@@ -47,8 +44,6 @@ BROKEN: Final = (
     *(RecursionError, OverflowError),
 )
 
-Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
-
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
@@ -64,8 +59,13 @@ class Annotation:
     find: str = KNEES
     # Parts other than knees are looked for at sizes up to this factor from the drawing's, as a
     # share of the film's width, and turned by up to these degrees.
-    scale_range: float = 1.6
-    turn_deg: float = 7.0
+    scale_range: float = USUAL_SCALE_RANGE
+    turn_deg: float = USUAL_TURN_DEG
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the template is mirrored: as are all images of left halves."""
+        return self.side == SIDES[LEFT]
 
 
 def annotate_part(
@@ -188,11 +188,9 @@ def _parse(data: Any, folder: Path) -> Annotation:
         raise TemplateError(f"Its film, {film}, does not exist. Correct 'film' in the template.")
     ranges = {"scale_range": (1.0, MAX_SCALE_RANGE), "turn_deg": (0.0, MAX_TURN_DEG)}
     given = {name: data[name] for name in ranges if name in data}
-    for name, (low, high) in ranges.items():
-        if (
-            not isinstance(given.get(name, low), int | float)
-            or not low <= given.get(name, low) <= high
-        ):
+    for name, value in given.items():
+        low, high = ranges[name]
+        if not isinstance(value, int | float) or not low <= value <= high:
             raise TemplateError(f"'{name}' must be a number from {low:g} to {high:g}.")
     return Annotation(film, side, **boxes, landmarks=landmarks, find=find, **given)
 

@@ -104,8 +104,7 @@ def select_films(
 
 def common_folder(films: Collection[str]) -> str:
     """Return the beginning that the paths of all films share, up to a slash; "" for no films."""
-    # Letter by letter, what the first and the last path share, all share.
-    prefix = os.path.commonprefix([min(films), max(films)]) if films else ""  # noqa: RUF071
+    prefix = os.path.commonprefix([*films])  # noqa: RUF071 - up to a slash, whatever the system
     return prefix[: max(map(prefix.rfind, "/\\")) + 1]
 
 

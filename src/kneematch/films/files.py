@@ -112,7 +112,7 @@ def make_out_folder(path: Path) -> None:
 def remove_leftovers(*folders: Path, unchanged_s: float = ABANDONED_S) -> None:
     """Remove the temporary files of writers that were killed, if they are old enough.
 
-    In a folder that this process has locked, that is at once.
+    In folders that this process has locked, there are no other writers: give 0 s.
     """
     for folder in folders:
         for path in folder.glob(f"{TEMPORARY}*"):

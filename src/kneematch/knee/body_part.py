@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import ANY, ONE, PAIR, Annotation
-from kneematch.films.files import atomic_write
+from kneematch.films.files import write_file
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import MOST_AREAS, Detection, area_side
 from kneematch.knee.knee_images import WholeFilm, film_tensor, whole_images
@@ -22,7 +22,6 @@ from kneematch.knee.quality import MAX_MATCH_BACK
 from kneematch.models.weights import read_safetensors
 from kneematch.paper.energy import Problem
 from kneematch.paper.pose import MAX_ROTATION
-from kneematch.paper.split import LEFT, SIDES
 from kneematch.sampling import View, rectangle_to_film, transform
 from kneematch.search.exhaustive_search import all_minima, exhaustive_search
 from kneematch.search.landmark_matching import (
@@ -54,7 +53,7 @@ class BodyPart:
 
 def whole_film(drawn: Annotation) -> WholeFilm:
     """Return how films are searched for what was drawn."""
-    mirrored = (drawn.side == SIDES[LEFT],) if drawn.find == ONE else (True, False)
+    mirrored = (drawn.mirrored,) if drawn.find == ONE else (True, False)
     x0, y0, x1, y1 = drawn.fine
     most = math.radians(drawn.turn_deg)
     steps = max(math.ceil(most / MAX_ROTATION / 2 - 0.5), 0)  # MAX_ROTATION around each turn
@@ -64,16 +63,14 @@ def whole_film(drawn: Annotation) -> WholeFilm:
 
 def whole_view(film: Radiograph, drawn: Annotation) -> View:
     """Return the image (H, W) of a film that a part was drawn on."""
-    mirrored = (drawn.side == SIDES[LEFT],)
-    images = whole_images(
-        film_tensor(film), replace(whole_film(drawn), mirrored=mirrored, turns=(0.0,))
-    )
+    how = replace(whole_film(drawn), mirrored=(drawn.mirrored,), turns=(0.0,))
+    images = whole_images(film_tensor(film), how)
     return View(images.pixels[0], images.to_film[0])
 
 
 def body_part(film: Radiograph, drawn: Annotation, scale: float) -> BodyPart:
     """Return the part that was drawn on a film, where its box has the given scale."""
-    to_film = rectangle_to_film(*drawn.fine, mirrored=drawn.side == SIDES[LEFT])
+    to_film = rectangle_to_film(*drawn.fine, mirrored=drawn.mirrored)
     levels, frame = area_frame(film_tensor(film), to_film)
     named = torch.tensor([*drawn.landmarks.values()], dtype=torch.float64).reshape(-1, 2)
     grid = torch.cartesian_prod(*[torch.tensor(GRID, dtype=torch.float64)] * 2)
@@ -102,9 +99,11 @@ def find_areas(problem: Problem, part: BodyPart) -> Iterator[tuple[int, list[int
     for index in loss.flatten().argsort().tolist():
         turn, side, k = np.unravel_index(index, loss.shape)
         pose = theta[turn, side, k]
-        middle = pose[1:3] * torch.tensor(
-            [-1.0 if part.whole.mirrored[side] else 1.0, problem.image_aspect]
-        )
+        # Upright on the film, in half widths of the image, so that places of all turns compare.
+        x = -pose[1] if part.whole.mirrored[side] else pose[1]
+        y, angle = problem.image_aspect * pose[2], part.whole.turns[turn]
+        cos, sin = math.cos(angle), math.sin(angle)
+        middle = torch.stack([cos * x - sin * y, sin * x + cos * y])
         if loss[turn, side, k] > MAX_ANY_LOSS or len(kept) == MOST_AREAS:
             break
         if all((middle - other).norm() > 2 * SAME_AREA * pose[0] for other in kept):
@@ -162,8 +161,7 @@ def save_landmarks(path: str | os.PathLike[str], model: LandmarkModel) -> None:
     """Write landmarks that were learnt as a safetensors file."""
     tensors = {f"patches{k}": level.contiguous() for k, level in enumerate(model.patches)}
     tensors |= {"mean": model.mean, "covariance": model.covariance}
-    with atomic_write(path) as temp:
-        save_file(tensors, temp, {"format": FORMAT})
+    write_file(path, save(tensors, {"format": FORMAT}))
 
 
 def load_landmarks(path: str | os.PathLike[str], drawn: LandmarkModel) -> LandmarkModel:

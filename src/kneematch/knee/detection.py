@@ -54,7 +54,7 @@ class Detection:
     template: str = ""  # name of the template of another part than knees, in a run
     laterality: str = ""  # the patient's side, "R" or "L"; empty if it is not known
     side_known: bool = True  # which side of it is medial is known
-    laterality_source: str = ""  # "user", "header", "marker" or empty: how the laterality is known
+    laterality_source: str = ""  # "user", "header", "name" (of the file), "marker" or empty
     energy: float = math.nan  # the paper's energy of the film: both sides and the symmetry penalty
     loss: float = math.nan  # the paper's loss of this side
     polarity: str = "positive"  # "negative" where bright and dark are the template's swapped
@@ -199,7 +199,7 @@ class Detection:
         return measure_knees(as_radiograph(film), [self])[0]
 
     def draw(self, film: "Film") -> "Image.Image":
-        """Draw the film in grey with the area's outline, its landmarks, its side and its loss."""
+        """Draw the film in grey with the area's outline, landmarks, side and a caption."""
         from kneematch.films.read import as_radiograph
         from kneematch.knee.overlay import draw_detections
 

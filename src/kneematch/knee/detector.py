@@ -259,13 +259,11 @@ class Detector:
             how = replace(how, device="cpu")
         prepared = _prepare_or_fail(films, how) if films else []
         knees = iter(self._find_all([each for each in prepared if isinstance(each, PreparedFilm)]))
-        found = [next(knees) if isinstance(each, PreparedFilm) else each or () for each in prepared]
-        if self.part is not None:
-            return [self._place(film, each) for film, each in zip(films, found, strict=True)]
-        return found
+        found = (next(knees) if isinstance(each, PreparedFilm) else each or () for each in prepared)
+        return [self._place(film, each) for film, each in zip(films, found, strict=True)]
 
     def nothing_found(self, size: tuple[int, int]) -> str:
-        """What is said of a film (height, width) on which nothing was found."""
+        """Return what to say of a film (height, width) on which nothing was found."""
         if self.part is not None:
             return NO_AREA
         height, width = size
@@ -277,7 +275,7 @@ class Detector:
     def _place(
         self, film: Radiograph, found: tuple[Detection, ...] | Exception
     ) -> tuple[Detection, ...] | Exception:
-        """Return areas of another part than knees with their landmarks, and reasons for review."""
+        """Return areas of another part with their landmarks and reasons for review; knees as is."""
         if self.part is None or isinstance(found, Exception):
             return found
         placed = [place_landmarks(film, area, self.part) for area in found]
@@ -350,7 +348,7 @@ class Detector:
             quality = qualities[s]
             uneven = differ and bool(sound - {s})  # differs from a knee beyond doubt
             needs_review, reasons = quality.review(knee, film, is_cut=bool(cut[s]), uneven=uneven)
-            if any((other.score or 0.0) >= SURE for other in dropped):
+            if any(other.location and other.location.score >= SURE for other in dropped):
                 needs_review, reasons = True, (*reasons, NO_PARTNER)
             detection = Detection.from_matrix(
                 to_film[s],

@@ -65,7 +65,7 @@ class Preparation:
     cropped: bool = False  # pictures were cut out around the joint
     device: str = "cpu"  # where knees are located and cut out
     precise: bool = False  # whether the CPU's locator computes as precisely as a GPU's
-    whole: "WholeFilm | None" = None  # instead of all this: how the whole film is searched
+    whole: WholeFilm | None = None  # instead of all this: how the whole film is searched
 
     def __post_init__(self) -> None:
         """Raise SettingsError if a setting cannot be used."""
@@ -97,11 +97,6 @@ class PreparedKnee:
     def side_known(self) -> bool:
         """Whether it is known which side of it is medial."""
         return bool(self.laterality.side) or self.location is None or self.location.side_known
-
-    @property
-    def score(self) -> float | None:
-        """How certain the locator is of it; None where that was not used."""
-        return None if self.location is None else self.location.score
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,9 +154,9 @@ def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[Prep
     images = {k: knee_images(pixels[k], knees) for k, knees in enumerate(locations) if knees}
     findings = _see_findings(images)
     seen = [k for k in images if _is_believed(locations[k], findings[k])]
-    for k, image in ((k, images[k]) for k in seen):
+    for k in seen:
         look = partial(look_again, locator, size=pixels[k].shape, alone=len(locations[k]) == 1)
-        locations[k] = [look(v, knee) for v, knee in zip(image.pixels, locations[k], strict=True)]
+        locations[k] = [*map(look, images[k].pixels, locations[k])]
     markers = read_markers([pixels[k] for k in seen])
     prepared: list[PreparedFilm | None] = [None] * len(films)
     for k, letters in zip(seen, markers, strict=True):

@@ -5,7 +5,6 @@ import os
 import warnings
 from collections.abc import Callable
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kneematch import __version__
-from kneematch.errors import missing_extra
+from kneematch.errors import check_extra
 from kneematch.films.files import atomic_write, make_out_folder, refuse_existing, write_file
 from kneematch.knee.detector import template_for_views
 from kneematch.models import locator, outlines
@@ -99,8 +98,7 @@ def export_onnx(
     Raises:
         SettingsError: the package onnx is missing, a file exists, or the model cannot be used.
     """
-    if find_spec("onnx") is None:
-        raise missing_extra("The export needs onnx", "onnx")
+    check_extra("The export needs onnx", "onnx", "onnx")
     loaded, network = load_model(model or builtin_model()), outlines.load_network()
     make_out_folder(Path(folder))
     paths = [Path(folder) / name for name in FILES]

@@ -116,16 +116,15 @@ class Quality:
         """Return the reasons to review an area that lie in itself."""
         if self.part:
             return _true({POOR: not self.mismatch <= MAX_MISMATCH})
-        score = knee.score
+        location = knee.location
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
-        if score is None:
+        if location is None:
             strange = not self.mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
             strange |= self.loss > MAX_LOSS
             absent = not self.mismatch <= WORST_MISMATCH
         else:
-            again = 1.0 if knee.location is None else knee.location.seen_again
-            distinct = knee.location is not None and knee.location.distinct
-            unsure = not distinct and max(score, again) < CERTAIN_SCORE
+            again = location.seen_again
+            unsure = not location.distinct and max(location.score, again) < CERTAIN_SCORE
             strange = unsure or again < LEAST_AGAIN
             absent = not self.mismatch <= WORST_LOCATED_MISMATCH
             limit = float(np.interp(self.mismatch, *MAX_LOCATED_DISTANCE))

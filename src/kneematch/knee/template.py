@@ -16,10 +16,10 @@ from kneematch.films.annotation import (
     BOXES,
     FINDS,
     KNEES,
+    NEEDED_BOXES,
     ONE,
     SUFFIX,
     Annotation,
-    Box,
     annotate,
     annotate_part,
     annotation_problems,
@@ -35,8 +35,8 @@ from kneematch.knee.body_part import BodyPart, body_part, whole_view
 from kneematch.knee.knee_images import film_tensor, knee_images
 from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
-from kneematch.paper.split import HALF_ASPECT, LEFT, SIDES, split
-from kneematch.paper.template import Template, box_pose, cut
+from kneematch.paper.split import HALF_ASPECT, SIDES, split
+from kneematch.paper.template import Box, Template, box_pose, cut
 from kneematch.sampling import View, compose, transform
 from kneematch.search.robust_energy import with_local_contrast
 
@@ -44,8 +44,7 @@ SMALLEST_WINDOW: Final = 4  # pixels of the image; smaller windows correlate wit
 SMALLEST_CONTRAST: Final = 1e-4  # share of the film's range; below it there is only rounding
 EDGE_SLACK: Final = 0.01  # how far, in [-1, 1], a box may lie past the edge of the image
 PLATEAU: Final = "plateau_"  # beginning of the names of the tibial plateau's two margins
-NEEDED: Final = ("fine", "red", "green")
-SHAPES: Final = f"boxes called {', '.join(NEEDED)}, or two points called {PLATEAU}*"
+SHAPES: Final = f"boxes called {', '.join(NEEDED_BOXES)}, or two points called {PLATEAU}*"
 
 TemplateFile = str | os.PathLike[str] | Annotation
 
@@ -78,7 +77,7 @@ def read_template(template: TemplateFile, *, located: bool) -> DrawnTemplate:
     if located:
         pixels = film_tensor(film)
         knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
-        if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
+        if knee is None or knee.mirrored != drawn.mirrored:
             raise TemplateError(
                 f"{drawn.film}: The network sees no tibial plateau whose middle lies in the fine "
                 "box. Draw the box around it, or use detect --method search."
@@ -197,7 +196,7 @@ def import_template(
     them. Of other parts than knees one box is enough, called fine or anything else.
 
     Args:
-        path: COCO or VIA (.json), 3D Slicer (.mrk.json) or .pts.
+        path: COCO (.json), 3D Slicer (.mrk.json) or .pts.
         film: the film that was drawn on.
         out: template file to write.
         side: half of the picture that the knee is in; shapes in the other one are left out.
@@ -280,7 +279,7 @@ def _boxes(boxes: dict[str, Box], points: dict[str, Point], film: Path, side: st
     margins = sorted(point for name, point in points.items() if name.startswith(PLATEAU))
     if not boxes and len(margins) == 2:
         return replace(annotate(film, side, *margins), landmarks=points)
-    missing = [name for name in NEEDED if name not in boxes]
+    missing = [name for name in NEEDED_BOXES if name not in boxes]
     if missing:
         raise TemplateError(
             f"There is no {missing[0]} box, and a template needs {SHAPES}. The points of a .pts "

@@ -129,6 +129,11 @@ class Run:
             self.sql.execute(f"PRAGMA {schema}.synchronous = FULL")
         with self._transaction():
             (version,) = self.sql.execute("PRAGMA user_version").fetchone()
+            if version not in (0, FORMAT):
+                raise SettingsError(
+                    f"{self.path} was written by another version of kneematch. Use that version, "
+                    "or name another folder."
+                )
             if version == 0:
                 for statement in SCHEMA.split(";\n"):
                     self.sql.execute(statement)
@@ -138,11 +143,6 @@ class Run:
                 self.sql.execute(statement)
         if not exclusive:  # from now on, wait until `apply` has ended
             self.sql.execute(f"PRAGMA busy_timeout = {REVIEW_BUSY_MS}")
-        if version not in (0, FORMAT):
-            raise SettingsError(
-                f"{self.path} was written by another version of kneematch. Use that version, or "
-                "name another folder."
-            )
 
     def close(self) -> None:
         """Close the database, so that others can open it."""
@@ -283,19 +283,18 @@ class Run:
 
     def records(self) -> Iterator[FilmRecord]:
         """Yield what is known of all films that were visited, in their order."""
-        yield from self._records(None, "f.status != ''")
+        yield from self._records("f.status != ''")
 
     def record(self, film: int) -> FilmRecord:
         """Return what is known of a film."""
-        (found,) = self._records(None, f"f.id = {int(film)}")
+        (found,) = self._records("f.id = ?", film)
         return found
 
-    def _records(self, films: Collection[int] | None, where: str) -> Iterator[FilmRecord]:
+    def _records(self, where: str, *values: object) -> Iterator[FilmRecord]:
         with user_errors(self.path):
-            rows = self.sql.execute(RECORDS.format(where))
-            for number, group in groupby(rows, key=itemgetter(0)):
-                if films is None or number in films:
-                    yield self._record(list(group))
+            rows = self.sql.execute(RECORDS.format(where), values)
+            for _, group in groupby(rows, key=itemgetter(0)):
+                yield self._record(list(group))
 
     def _record(self, rows: list[tuple[Any, ...]]) -> FilmRecord:
         number, path, name, *version, status, reason = rows[0][:7]
@@ -330,7 +329,8 @@ class Run:
                 "SELECT k.film, MAX(d.id) FROM decisions d JOIN knees k ON k.id = d.knee GROUP BY 1"
             )
         )
-        for film in self._records({*films}, "1"):
+        chosen = "f.id IN (SELECT value FROM json_each(?))"
+        for film in self._records(chosen, json.dumps([*films])):
             yield replace(film, last_decision=newest.get(film.id, 0))
 
     def decided(self) -> list[int]:

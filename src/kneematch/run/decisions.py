@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -11,13 +11,13 @@ from typing import Final
 from kneematch.errors import SettingsError
 from kneematch.films.csv_text import read_csv_file, write_csv
 from kneematch.knee.decision import LONGEST, Area, Decision
-from kneematch.knee.detection import AREA_SIDES, DEGREE, PIXEL
+from kneematch.knee.detection import AREA_SIDES, CORRECTED, DEGREE, PIXEL
 from kneematch.knee.measure import Outlines
 
 REVIEW: Final = "review.csv"
 UNDONE: Final = "undone"
 UNKNOWN: Final = "unknown"  # in the file: the reviewer says that the patient's side is not known
-AREA_COLUMNS: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
+AREA_COLUMNS: Final = tuple(each.name for each in fields(Area))
 COLUMNS: Final = (
     *("time", "film", "image_side", "decision", *AREA_COLUMNS),
     *("loss", "laterality", "landmarks", "height_px", "outlines", *LONGEST),
@@ -82,7 +82,7 @@ def _entry(cells: list[str]) -> Entry:
     if points:
         landmarks = {name: (float(x), float(y)) for name, (x, y) in json.loads(points).items()}
     decision = Decision(
-        "corrected" if state == UNDONE else state,
+        CORRECTED if state == UNDONE else state,
         Area(x, y, width, rotation),
         float(loss) if loss else None,
         "" if laterality == UNKNOWN else laterality or None,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kneematch import options
 from kneematch.errors import SettingsError
+from kneematch.films.files import read_text
 from kneematch.options import INPUT, OUTPUT, check_options, option
 from kneematch.run.config import DICOM_OBJECTS
 
@@ -30,7 +31,7 @@ class ServeConfig:
     port: int = _input(11112, help="DICOM port; 0 chooses one.", metavar="PORT", minimum=0)
     http_port: int = _input(8080, help="HTTP port; 0 chooses one.", metavar="PORT", minimum=0)
     accept: tuple[str, ...] = _input(
-        (), help="AE title that may send films; may be repeated. [default: any]", metavar="AET"
+        (), help="AE title that may send films; may be repeated.", metavar="AET", default_text="any"
     )
     token_file: Path | None = _input(
         None, help="File with a token for HTTP; needed unless --host is local.", metavar="FILE"
@@ -43,7 +44,10 @@ class ServeConfig:
         None, help="Certificates that sign those of DICOM senders and receivers.", metavar="FILE"
     )
     most_waiting: int = _input(
-        1000, help="Films that may wait; more are to be sent again later.", metavar="N", minimum=1
+        1000,
+        help="Most films in the queue; senders of more are told to try again later.",
+        metavar="N",
+        minimum=1,
     )
     send_to: tuple[str, ...] = _output(
         (),
@@ -53,7 +57,7 @@ class ServeConfig:
     )
     objects: tuple[str, ...] = _output(
         DICOM_OBJECTS[:3],
-        help="Objects to send, of sr, sr3d, gsps, sc and seg (with --measure), by commas.",
+        help="Objects to send, separated by commas: sr, sr3d, gsps, sc or, with --measure, seg.",
         metavar="NAMES",
         parser=options.parse_names,
     )
@@ -72,7 +76,10 @@ class ServeConfig:
                 raise SettingsError(f"{address} is neither AET@HOST:PORT nor a URL.")
         for title in (self.ae_title, *self.accept):
             if not re.fullmatch(r"[!-\[\]-~]{1,16}", title):
-                raise SettingsError(f"An AE title has 1 to 16 letters, digits or signs: {title!r}")
+                raise SettingsError(
+                    "An AE title has 1 to 16 printable ASCII characters, without spaces and "
+                    f"backslashes, not {title!r}."
+                )
         if max(self.port, self.http_port) > LAST_PORT:
             raise SettingsError(f"--port and --http-port are at most {LAST_PORT}.")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -84,9 +91,14 @@ class ServeConfig:
         """Return the token that HTTP requests must have; empty without one."""
         if self.token_file is None:
             return ""
-        text = self.token_file.read_text("utf-8").strip() if self.token_file.is_file() else ""
+        try:
+            text = read_text(self.token_file).strip()
+        except (OSError, ValueError) as error:
+            raise SettingsError("The file of --token-file cannot be read as text.") from error
         if len(text) < SHORTEST_TOKEN:
-            raise SettingsError(f"{self.token_file}: A token has {SHORTEST_TOKEN} signs or more.")
+            raise SettingsError(
+                f"{self.token_file}: A token has {SHORTEST_TOKEN} characters or more."
+            )
         return text
 
     def tls(self, purpose: ssl.Purpose) -> ssl.SSLContext:

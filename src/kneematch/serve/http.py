@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import io
 import logging
 import secrets
 import socket
@@ -25,11 +24,13 @@ from starlette.responses import Response
 from kneematch import __version__
 from kneematch.errors import SettingsError
 from kneematch.films.files import FILE_MODE
+from kneematch.films.pictures import encode
 from kneematch.films.read import read_isolated
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.film_record import FAILED, FilmRecord
 from kneematch.serve.config import LOCAL, ServeConfig
 from kneematch.serve.node import Node
+from kneematch.serve.queue import OWN
 
 HEALTH: Final = "/health"  # the only path that needs no token
 MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
@@ -129,20 +130,20 @@ def _detect(node: Node, path: Path, crop: bool, overlay: bool) -> dict[str, Any]
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, found.reason)
     knees = [{**knee.to_dict(), "corners": knee.corners.tolist()} for knee in found.knees]
     answer: dict[str, Any] = {"status": found.status, "mm_per_px": found.mm_per_px, "knees": knees}
-    film = read_isolated(path) if crop or overlay else None
-    if film is not None and overlay:
-        answer["overlay_png"] = _png(np.asarray(draw_detections(film, found.knees)))
-    if film is not None and crop:
+    if found.status == OWN or not (crop or overlay):
+        return answer
+    film = read_isolated(path)
+    if overlay:
+        answer["overlay_png"] = _png(draw_detections(film, found.knees))
+    if crop:
         for knee, shown in zip(found.knees, knees, strict=True):
-            shown["crop_png"] = _png((255 * knee.crop(film)).astype(np.uint8))
+            shown["crop_png"] = _png(Image.fromarray((255 * knee.crop(film)).astype(np.uint8)))
     return answer
 
 
-def _png(picture: np.ndarray[Any, Any]) -> str:
+def _png(picture: Image.Image) -> str:
     """Return a picture as PNG in base64."""
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(encode(picture, "png")).decode()
 
 
 def metrics_text(node: Node) -> str:

@@ -25,7 +25,7 @@ from kneematch.run.outputs.dicom_sr import MAKER
 from kneematch.run.visit import Visit
 from kneematch.run.workers import load_worker, visit_in_worker
 from kneematch.serve.config import ServeConfig
-from kneematch.serve.queue import Entry, Queue, QueueFull
+from kneematch.serve.queue import OWN, Entry, Queue, QueueFull
 from kneematch.serve.send import deliver
 
 VERIFICATION: Final = "1.2.840.10008.1.1"  # C-ECHO
@@ -57,7 +57,7 @@ def examine(film: FilmRecord) -> FilmRecord:
     with suppress(FilmError):  # which the visit reports
         header = read_header(film.path)
         if header is not None and header_value(header, "ManufacturerModelName") == MAKER:
-            return replace(film, status="own")
+            return replace(film, status=OWN)
     found = visit_in_worker([film])
     if isinstance(found, Exception):  # such as a full disk
         return replace(film, status=FAILED, reason=str(found))

@@ -24,8 +24,10 @@ LEAST_FREE: Final = 1 << 30  # bytes of disk that must be free to accept a film
 PAUSE_S: Final = 10.0  # before the database is tried again
 MOST_TRIES: Final = 10  # for an object that is refused, after 1, 2, 4 s and so on
 
-# A film is waiting, taken, and then ok, no_knee, failed, or "own": an object of this program that
-# came back. An object is waiting, and then sent or failed.
+OWN: Final = "own"  # state of an object of this program that came back
+
+# A film is waiting, taken, and then ok, no_knee, failed or own. An object is waiting, and then sent
+# or failed.
 # A write-ahead log needs one flush for a commit; locked, it needs no shared memory, either.
 SCHEMA: Final = """
 PRAGMA locking_mode = EXCLUSIVE;

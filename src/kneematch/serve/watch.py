@@ -1,5 +1,6 @@
 """watch_folder: run `detect_folder` on films as they appear in a folder."""
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,8 +13,11 @@ from kneematch.films.discovery import find_films
 from kneematch.films.files import FileVersion, file_versions
 from kneematch.run.config import DetectConfig
 from kneematch.run.pipeline import DetectResult, detect_folder
+from kneematch.run.sqlite import BusyRun
 
 PAUSE_S: Final = 2.0  # between two looks; a file that changes meanwhile is still being written
+
+logger = logging.getLogger("kneematch")
 
 
 def watch_folder(
@@ -29,7 +33,10 @@ def watch_folder(
         now = dict(zip(paths, file_versions(paths), strict=True))
         whole = {path: now[path] for path in paths if path in before and now[path] == before[path]}
         if whole.items() - done.items():
-            report(detect_folder(list(whole), out, config))
-            done, config = done | whole, replace(config, force=False)
+            try:
+                report(detect_folder(list(whole), out, config))
+                done, config = done | whole, replace(config, force=False)
+            except BusyRun as error:  # such as the review page, which applies decisions
+                logger.warning("%s New films wait for it.", error.message)
         before = now
         time.sleep(PAUSE_S)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kneematch.devices import resolve_device
 from kneematch.errors import SettingsError
+from kneematch.films.annotation import BROKEN
 from kneematch.films.files import check_suffix, read_text, refuse_existing
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
@@ -82,7 +83,7 @@ def read_corrected(run: Path, root: Path | None = None) -> Iterator[DrawnKnee]:
         corrected = [(str(knee["film"]), knee) for knee in knees if knee.get("corrected")]
     except FileNotFoundError as error:
         raise SettingsError(f"There is no {path}. Make the run with --measure.") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, *BROKEN) as error:
         raise SettingsError(f"{path} cannot be read ({error}). Make the run again.") from error
     if not corrected:
         raise SettingsError(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kneematch.devices import resolve_device
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.films.annotation import Annotation, load_annotation
+from kneematch.films.annotation import KNEES, Annotation, load_annotation
 from kneematch.films.csv_text import write_csv
 from kneematch.films.discovery import find_films
 from kneematch.films.files import (
@@ -113,6 +113,11 @@ def train(
     paths = find_films(films)
     _check_out(out, config)
     settings, drawn = training_settings(config, template), load_annotation(template)
+    if drawn.find != KNEES:
+        raise TemplateError(
+            f"{template}: The networks are trained to find knees only. Of other parts, "
+            "`kneematch train` learns the landmarks."
+        )
     device = resolve_device(config.device)
     networks, guide = initial_networks(config.start, seed=config.seed)
     prepared, failures = _prepare(paths, out.parent, config, device, progress)

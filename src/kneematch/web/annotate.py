@@ -22,10 +22,13 @@ from kneematch.errors import FilmError, KneematchError, TemplateError
 from kneematch.films.annotation import (
     COARSE_MARGIN,
     KNEES,
+    MAX_SCALE_RANGE,
+    MAX_TURN_DEG,
     ONE,
     SUFFIX,
+    USUAL_SCALE_RANGE,
+    USUAL_TURN_DEG,
     Annotation,
-    Box,
     annotate,
     annotate_part,
     annotation_problems,
@@ -44,6 +47,7 @@ from kneematch.knee.template import cut_from_view, knee_in_box, view_of_knee
 from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.paper.split import SIDES, split, symmetry_axis
+from kneematch.paper.template import Box
 from kneematch.sampling import View, transform
 from kneematch.web.server import Window, film_jpeg, page_app, read_film
 
@@ -67,13 +71,16 @@ class Drawing:
     """Body of a request: boxes [x0, y0, x1, y1] and landmarks [x, y] in film pixels."""
 
     fine: BoxField
-    red: BoxField | None = None  # like green, of knees only
+    red: BoxField | None = None  # red and green are drawn on knees only
     green: BoxField | None = None
     coarse: BoxField | None = None
     find: Literal["knees", "one", "pair", "any"] = "knees"
     landmarks: Annotated[dict[Name, tuple[Coordinate, Coordinate]], Field(max_length=50)] = field(
         default_factory=dict
     )
+    # Those of the file, which the page does not change.
+    scale_range: Annotated[float, Field(ge=1, le=MAX_SCALE_RANGE)] = USUAL_SCALE_RANGE
+    turn_deg: Annotated[float, Field(ge=0, le=MAX_TURN_DEG)] = USUAL_TURN_DEG
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +140,8 @@ def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     """
     if drawing.find != KNEES:
         middle = film.film.size[1] / 2
-        return annotate_part(film.path, drawing.find, drawing.fine, drawing.landmarks, middle)
+        part = annotate_part(film.path, drawing.find, drawing.fine, drawing.landmarks, middle)
+        return replace(part, scale_range=drawing.scale_range, turn_deg=drawing.turn_deg)
     fine, knee = drawing.fine, knee_in_box(located_knees(film), drawing.fine)
     right = (fine[0] + fine[2]) / 2 >= film.axis_px if knee is None else not knee.mirrored
     side = SIDES[right]
@@ -141,6 +149,13 @@ def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     coarse = drawing.coarse or (fine if empty else default_coarse(fine, film.frame(side)))
     red, green = drawing.red or fine, drawing.green or fine
     return Annotation(film.path, side, fine, coarse, red, green, drawing.landmarks)
+
+
+def to_drawing(annotation: Annotation, film: SplitFilm) -> Drawing:
+    """Return the drawing of an annotation, without a coarse box where that is the usual one."""
+    is_usual = annotation.coarse == default_coarse(annotation.fine, film.frame(annotation.side))
+    values = asdict(annotation) | ({"coarse": None} if is_usual else {})
+    return Drawing(**{each.name: values[each.name] for each in fields(Drawing)})
 
 
 def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str]]:
@@ -190,7 +205,7 @@ def find_warnings(annotation: Annotation, film: SplitFilm, *, valid: bool = True
             "train and the other methods need boxes in one half, as on films of both knees."
         ]
     knee = knee_in_box(located_knees(film), annotation.fine)
-    if knee is None or SIDES[not knee.mirrored] != annotation.side:
+    if knee is None or knee.mirrored != annotation.mirrored:
         warnings += [
             "The fine box does not hold the middle of a tibial plateau that the network sees, so "
             "that detect will look for two knees on every film, one in each half. For films of one "
@@ -231,7 +246,7 @@ def initial_annotation(film: SplitFilm, template: Path) -> tuple[Annotation, str
     x, y = (film.axis_px + width) / 2, height / 2
     reach = PLATEAU_WIDTH * (width - film.axis_px) / 2
     middle = _around_plateau(film, "right", (x - reach, y), (x + reach, y))
-    return replace(middle, landmarks={}, find=ONE), "middle"  # no knee: of another part
+    return replace(middle, landmarks={}, find=ONE), "middle"  # no knee is seen
 
 
 @lru_cache(1)
@@ -314,10 +329,7 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
     @app.get("/api/initial")
     def initial() -> dict[str, Any]:
         drawn, source = initial_annotation(film, template)
-        is_default = drawn.coarse == default_coarse(drawn.fine, film.frame(drawn.side))
-        values = asdict(drawn) | ({"coarse": None} if is_default else {})
-        drawing = {each.name: values[each.name] for each in fields(Drawing)}
-        return {"drawing": drawing, "source": source}
+        return {"drawing": to_drawing(drawn, film), "source": source}
 
     _add_drawing_routes(app, film, template, _previewer(previewed))
     return app

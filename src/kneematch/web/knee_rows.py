@@ -41,7 +41,7 @@ SELECT MAX(d.id), {READER} AS reader, json_extract(d.content, '$.state')
     || IFNULL(', grade ' || json_extract(d.content, '$.grade'), '') AS said
 FROM decisions d WHERE d.knee = k.id AND {HOLDS} AND {READER} != '' GROUP BY {READER}
 """
-# All that is shown, to the one who settles what readers with names decided differently.
+# Without a reader's name, the newest decisions of all are shown, and where named readers differ.
 ALL_DECISIONS: Final = f"""
 CREATE TEMP VIEW shown_knees AS
 SELECT k.*, (SELECT group_concat(reader || ': ' || said, '; ') FROM ({SAID})) AS readers,
@@ -120,7 +120,7 @@ class Row:
     found: Detection | None  # None for a knee that the reviewer added
     applied: str  # the newest decision, if it applies to the knee
     decision: Decision | None  # the newest one
-    readers: str | None  # what readers with names decided, for the one who settles it
+    readers: str | None  # what named readers decided; None if the page has a reader's name itself
 
     @property
     def state(self) -> str:

@@ -111,7 +111,7 @@ class ReviewSession:
         run's template and networks. Raise SettingsError if the folder cannot be reviewed.
         """
         if len(reader) > LONGEST["reader"]:
-            raise SettingsError(f"A reader's name has at most {LONGEST['reader']} signs.")
+            raise SettingsError(f"A reader's name has at most {LONGEST['reader']} characters.")
         self.out, self.reader = out, reader
         self._lock = threading.Lock()  # requests are answered by several threads
         self._run = Run(out, exclusive=False)

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.films.annotation import find_plateau_margins
-from kneematch.knee.decision import METHOD, Decision, add_knee, decide
+from kneematch.knee.decision import METHOD, Decision, decided_knee
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import COMPARTMENTS, PERCENT
 from kneematch.run.database import HOLDS, READER, Run
 
-GRADES: Final = frozenset("01234")  # of Kellgren and Lawrence, in their order
+GRADES: Final = frozenset("01234")  # Kellgren-Lawrence grades, in order
 READINGS: Final = f"""
 SELECT k.id, MAX(d.id), {READER}, k.side, f.mm_per_px, k.found, d.content
 FROM decisions d JOIN knees k ON k.id = d.knee JOIN films f ON f.id = k.film
@@ -59,11 +59,10 @@ def _readings(
     """Yield what each reader decided last about a knee, if it applies to the knee as found."""
     for _, _, reader, side, mm_per_px, found, content in rows if len(rows) > 1 else ():
         decision = Decision.from_dict(json.loads(content))
-        knee = Detection.from_dict(json.loads(found)) if found else None
-        if knee is not None and decision.applies_to(knee):
-            yield reader, (decision, decide(knee, decision))
-        elif knee is None and decision.adds_knee:
-            yield reader, (decision, add_knee(decision, side, mm_per_px))
+        before = Detection.from_dict(json.loads(found)) if found else None
+        knee = decided_knee(before, decision, side, mm_per_px)
+        if knee is not None:
+            yield reader, (decision, knee)
 
 
 def _agree(

@@ -141,10 +141,15 @@ def _patient_and_visit(film: str, config: DetectConfig, key: bytes | None) -> di
         for pattern in (config.patient_from_path, config.visit_from_path)
     )
     if key is not None and patient:
-        text = patient.encode("utf-8", "surrogateescape")
-        code = hmac.new(key, text, "sha256").hexdigest()[:HASH_DIGITS]
+        code = hash_patient(patient, key)
         film, patient = film.replace(patient, code), code
     return {"patient": patient, "visit": visit, "film": film}
+
+
+def hash_patient(patient: str, key: bytes) -> str:
+    """Return what tables have in place of a patient's name or number."""
+    text = patient.encode("utf-8", "surrogateescape")
+    return hmac.new(key, text, "sha256").hexdigest()[:HASH_DIGITS]
 
 
 def _smaller_minimum(values: dict[str, Cell]) -> dict[str, Cell]:

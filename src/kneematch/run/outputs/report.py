@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from statistics import median_low
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.discovery import common_folder
@@ -26,6 +26,9 @@ from kneematch.knee.overlay import COLOURS, TICK
 from kneematch.run.film_record import NO_KNEE, FilmRecord
 from kneematch.run.outputs.agreement import Agreement
 from kneematch.run.outputs.run_file import versions
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 MOST_FAILURES: Final = 200
 MOST_EMPTY: Final = 12  # films without a knee that are shown
@@ -70,7 +73,7 @@ class Summary:
         self.films_by_knees: Counter[int] = Counter()
         self.sided = self.in_mm = 0  # knees whose side is known, and with millimetres
         self.trusted = 0  # knees that nobody needs to look at or has looked at
-        self.expected_errors: float | None = 0.0  # among their margins; None if not known
+        self.expected_errors = 0.0  # among their margins; NaN if not known
         self.measures: defaultdict[tuple[str, str], Counter[float]] = defaultdict(Counter)  # units
         self.unmeasured: defaultdict[str, Counter[str]] = defaultdict(Counter)  # the reasons
         self.measured = False  # the run has measures
@@ -107,9 +110,7 @@ class Summary:
         self.in_mm += knee.mm_per_px is not None
         if not knee.needs_review and not knee.decision:
             self.trusted += 1
-            errors = expected_errors(knee)
-            known = self.expected_errors is not None and errors is not None
-            self.expected_errors = self.expected_errors + errors if known else None  # type: ignore[operator]
+            self.expected_errors += expected_errors(knee)
         if knee.measures is not None:
             self.measured = True
             for name in MEASURES:
@@ -152,19 +153,9 @@ def write_report(
         agreement: how far readers agree.
         noun: what the run looked for, "knee" or "area".
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=printable,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     listed = (*summary.worst, *summary.failures, *summary.empty)
     folder, out = common_folder([film.path for film in listed]), Path(path).parent
-    page = environment.get_template("report.html.j2").generate(
+    page = page_template(Path(__file__).with_name("report.html.j2")).generate(
         run=run,
         ended=f"{str(run['ended'])[:16].replace('T', ' ')} UTC",  # as run_facts writes it
         duration=_duration(run["seconds"]),
@@ -190,6 +181,21 @@ def write_report(
     )
     with atomic_write(path) as temp, temp.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(page)
+
+
+def page_template(path: Path) -> "Template":
+    """Return the template of a page, which escapes all text that it is given."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(path.parent),
+        autoescape=True,
+        finalize=printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(path.name)
 
 
 def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
@@ -226,22 +232,22 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
     }
 
 
-def expected_errors(knee: Detection) -> float | None:
+def expected_errors(knee: Detection) -> float:
     """Return how many of a knee's two margins are expected to be off by MARGIN_ERROR.
 
     Nine of ten errors lie below `expected_error_px`; the others are taken to be spread as distances
-    of points with normal errors are (Rayleigh). None where the margins or that limit are not known.
+    of points with normal errors are (Rayleigh). NaN where the margins or that limit are not known.
     """
     margins = find_plateau_margins(knee.landmarks)
     if margins is None or not knee.expected_error_px:
-        return None
+        return math.nan
     share = MARGIN_ERROR * math.dist(*margins) / knee.expected_error_px
     return float(len(margins) * 0.1 ** (share**2))
 
 
-def _about(number: float | None) -> str | None:
-    """Return a number of errors in words."""
-    if number is None:
+def _about(number: float) -> str | None:
+    """Return a number of errors in words; None if it is NaN."""
+    if math.isnan(number):
         return None
     return "none" if number < 0.1 else "at most one" if number < 1 else f"about {round(number):,}"
 
@@ -284,10 +290,10 @@ def _measures(summary: Summary, knees: int, settings: Mapping[str, Any]) -> list
 
 
 def printable(value: object) -> object:
-    """Replace signs that do not print, or that reverse the reading direction, in a text."""
+    """Replace characters that do not print, or that reverse the reading direction, in a text."""
     if type(value) is not str or value.isprintable():  # or a number, or the template's own markup
         return value
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in value)
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in value)
 
 
 def _settings(run: Mapping[str, Any], summary: Summary) -> dict[str, str]:
