@@ -99,7 +99,5 @@ def test_annotate_reports_the_missing_extra(
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
     assert main(["annotate", str(film)]) == 2
     message = one_line(capsys)
-    assert (
-        "uvicorn. Install the extra web: pip install 'kneematch[web]'" in message
-    )
+    assert "uvicorn. Install the extra web: pip install 'kneematch[web]'" in message
     assert "in a checkout: pip install '.[web]'" in message
