@@ -69,7 +69,7 @@ class SettingsError(KneematchError):
 def missing_extra(what: str, extra: str) -> SettingsError:
     """Return the error for a feature whose optional packages are not installed."""
     return SettingsError(
-        f"{what}, which is not installed. Run: pip install 'kneematch[{extra}]', or in a checkout: "
+        f"{what}. Install the extra {extra}: pip install 'kneematch[{extra}]', or in a checkout: "
         f"pip install '.[{extra}]'"
     )
 

@@ -111,6 +111,9 @@ def test_detect_takes_settings_from_a_file_and_from_a_run(
         assert message in one_line(capsys.readouterr().err)
     assert main([*start, "-o", str(tmp_path / "third"), "--config", "nope.toml"]) == 2
     assert "nope.toml cannot be read" in one_line(capsys.readouterr().err)
+    table = first / "detections.csv"
+    assert main([*start, "-o", str(tmp_path / "third"), "--like", str(table)]) == 2
+    assert "neither a TOML file nor the run.json" in one_line(capsys.readouterr().err)
     assert not (tmp_path / "third").exists()
 
 

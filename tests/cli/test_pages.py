@@ -99,5 +99,5 @@ def test_annotate_reports_the_missing_extra(
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
     assert main(["annotate", str(film)]) == 2
     message = one_line(capsys)
-    assert "pip install 'kneematch[web]'" in message
+    assert "uvicorn. Install the extra web: pip install 'kneematch[web]'" in message
     assert "in a checkout: pip install '.[web]'" in message

@@ -51,6 +51,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return result.out
 
 
+def test_report_calls_areas_of_other_parts_areas(found: Path) -> None:
+    page = (found / "report.html").read_text(encoding="utf-8")
+    assert " area on the image’s left" in page
+    assert "joint area" not in page
+
+
 def test_detect_folder_tells_the_areas_of_several_templates_apart(found: Path) -> None:
     rows = [row for row in rows_of(found) if row["film"].endswith("both.png")]
     areas = {row["image_side"]: row for row in rows}

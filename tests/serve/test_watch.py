@@ -46,8 +46,10 @@ def test_watch_examines_films_as_they_appear_and_when_they_are_whole(tmp_path: P
     first, second = sorted((tmp_path / "made").glob("*.dcm"))
     (tmp_path / "in").mkdir()
     command = [sys.executable, "-m", "kneematch", "watch", "in", "-o", "out", "--workers", "0"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as watching:
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as watching:
         try:
+            assert watching.stdout is not None
+            assert watching.stdout.readline() == "Looking for films in in until Ctrl-C\n"
             shutil.copy(first, tmp_path / "in")
             eventually(lambda: rows(tmp_path / "out") == {first.name}, "the first film is done")
             shutil.copy(second, tmp_path / "in")

@@ -273,6 +273,8 @@ def test_annotate_app_moves_all_boxes_together_and_mirrors_them(page: Page, temp
         x0, y0, x1, y1 = getattr(before, name)
         mirrored = (2 * axis - x1, y0, 2 * axis - x0, y1)
         assert getattr(after, name) == pytest.approx(mirrored, abs=0.11)
+    page.locator("#find").select_option("pair")
+    expect(page.locator("#status")).to_contain_text("Valid: area on the image’s right")
 
 
 @pytest.fixture(scope="module")

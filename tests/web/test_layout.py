@@ -17,6 +17,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "images"
 SMALLEST_TEXT = """Math.min(...[...document.querySelectorAll("body *")]
   .filter((element) => element.checkVisibility() && element.innerText?.trim())
   .map((element) => parseFloat(getComputedStyle(element).fontSize)))"""
+WIDE_PANELS = """[...document.querySelectorAll("aside")]
+  .filter((panel) => panel.scrollWidth > panel.clientWidth).length"""
 BROKEN_PICTURES = """[...document.images]
   .filter((image) => image.checkVisibility() && image.complete && !image.naturalWidth)
   .map((image) => image.alt)"""
@@ -34,8 +36,9 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def assert_fits(page: Page, size: tuple[int, int]) -> None:
-    """Nothing is wider than the screen, no text is tiny, and no picture is broken."""
+    """Nothing is wider than the screen or its panel, no text is tiny, no picture is broken."""
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    assert page.evaluate(WIDE_PANELS) == 0
     if size != PHONE:  # there, the page scrolls
         assert page.evaluate("document.documentElement.scrollHeight") <= size[1]
     for button in page.locator("button:visible").all():

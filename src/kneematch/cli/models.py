@@ -1,5 +1,6 @@
 """`kneematch train`, `evaluate` and `export-onnx`: make, compare and export models."""
 
+import shlex
 from dataclasses import fields
 from functools import partial
 from itertools import chain
@@ -123,7 +124,8 @@ def train(
     from kneematch.training.trainer import train as run
 
     result: TrainResult | LearntLandmarks
-    if load_annotation(template).find != KNEES:
+    other_part = load_annotation(template).find != KNEES
+    if other_part:
         with writing(out):
             result = train_landmarks(films, template, out, force=config.force, progress=progress)
     else:
@@ -132,6 +134,9 @@ def train(
     if not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
         typer.echo(f"{shown(out)}: trained on {result.films} films{left_out}")
+        beside = ["--template", str(template)] if other_part else []
+        model = shlex.join([*beside, "--model", str(out)])
+        typer.echo(f"Next: kneematch detect FILMS {shown(model)} -o found")
     if result.failures:
         raise typer.Exit(SOME_FAILED)
 

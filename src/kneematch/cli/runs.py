@@ -54,8 +54,9 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        kind = "the run.json of a run" if path.suffix.lower() == ".json" else "a TOML file"
-        raise SettingsError(f"{path} holds no settings: it is not {kind}.") from error
+        kinds = {".json": "not the run.json of a run", ".toml": "not a valid TOML file"}
+        kind = kinds.get(path.suffix.lower(), "neither a TOML file nor the run.json of a run")
+        raise SettingsError(f"{path} holds no settings: it is {kind}.") from error
     unknown = settings.keys() - known
     if unknown and not is_run:
         raise SettingsError(f"{path}: There is no setting {min(unknown)!r} of detect.")

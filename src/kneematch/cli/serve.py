@@ -8,6 +8,7 @@ import typer
 
 from kneematch.cli.options import OutFolder, config_options
 from kneematch.cli.runs import print_summary
+from kneematch.cli.terminal import shown
 from kneematch.errors import SettingsError, check_extra
 from kneematch.films.files import writing
 from kneematch.run.config import DetectConfig
@@ -41,5 +42,6 @@ def watch(
 
     if not folder.is_dir():
         raise SettingsError(f"No such folder: {folder}")
+    typer.echo(f"Looking for films in {shown(folder)} until Ctrl-C")
     with suppress(KeyboardInterrupt), writing(out):
         watch_folder(folder, out, config, lambda result: print_summary(result, quiet=False))

@@ -80,7 +80,8 @@ def loss_table(runs: Sequence[MethodRun], warning: str = "") -> Table:
     caption = (
         "Mean of left + right loss. The losses of all methods are computed alike: the paper's loss "
         "at each area in the film's half images of 800 x 500 pixels, whichever image the method "
-        f"itself searches. {warning}"
+        "itself searches. A method that minimises this loss may have a lower loss than one that "
+        f"does not, and yet larger errors. {warning}"
     )
     rows = []
     for run in runs:

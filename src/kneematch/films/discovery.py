@@ -93,7 +93,8 @@ def select_films(
                 f"None of {len(films)} films has {series!r} in its SeriesDescription (--series). "
                 "`kneematch info` prints what the films have."
             )
-        logger.info("%d of %d films are of other series", len(films) - len(inside), len(films))
+        if others := len(films) - len(inside):
+            logger.info("%d of %d films are of other series", others, len(films))
         films = inside
     chosen = films[:limit]
     first, count = part

@@ -96,12 +96,13 @@ class DetectConfig:
     patient_from_path: str | None = _output(
         None,
         help="Regular expression whose first group is the patient in the paths of films, for the "
-        "column of knees.csv.",
+        "column patient of knees.csv.",
         metavar="PATTERN",
     )
     visit_from_path: str | None = _output(
         None,
-        help="Regular expression whose first group is the visit in the paths of films.",
+        help="Regular expression whose first group is the visit in the paths of films, for the "
+        "column visit of knees.csv.",
         metavar="PATTERN",
     )
     hash_patients: str | None = _output(
@@ -122,10 +123,11 @@ class DetectConfig:
         metavar="FILE",
         default_text="the built-in one",
     )
-    overlays: bool = _output(False, help="Draw a picture of every film.")
+    overlays: bool = _output(False, help="Draw the areas on a picture of every film with knees.")
     overlay_format: str = _output(
         JPEG,
-        help="Format of these pictures: jpg of at most 1,600 pixels a side, or png in full size.",
+        help="Format of the pictures of --overlays: jpg of at most 1,600 pixels a side, or png in "
+        "full size.",
         choices=OVERLAY_FORMATS,
     )
     crops: bool = _output(False, help="Cut every knee out, upright, as a 16-bit PNG.")
@@ -175,7 +177,7 @@ class DetectConfig:
         if self.model is not None and len(self.template) > 1:
             raise SettingsError("--model was trained for one --template; name that one only.")
         if self.mm_per_px is not None and not 0 < self.mm_per_px < 10:
-            raise SettingsError("--mm-per-px must be a pixel spacing from 0 to 10 mm.")
+            raise SettingsError("--mm-per-px must be a pixel spacing above 0 and below 10 mm.")
         for name in ("side_from_name", "patient_from_path", "visit_from_path"):
             if (pattern := getattr(self, name)) is not None:
                 check_pattern(f"--{name.replace('_', '-')}", pattern)
@@ -195,7 +197,7 @@ class DetectConfig:
                     given, needs = (text.replace("_", "-") for text in (each, name))
                     raise SettingsError(f"--{given} needs --{needs}.")
         if self.magnification is not None and not 1 <= self.magnification < 2:
-            raise SettingsError("--magnification must be a factor from 1 to 2.")
+            raise SettingsError("--magnification must be a factor of at least 1 and below 2.")
         if "seg" in self.export and not self.measure:
             raise SettingsError("--export seg needs --measure, which finds the outlines.")
         if self.ray_address is not None and self.engine != "ray":

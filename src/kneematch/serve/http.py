@@ -33,6 +33,7 @@ from kneematch.serve.node import Node
 from kneematch.serve.queue import OWN
 
 HEALTH: Final = "/health"  # the only path that needs no token
+UNKNOWN_CALLER: Final = "A token is needed, as the header Authorization: Bearer TOKEN.\n"
 MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
 BODY_S: Final = 120.0  # in which a film must arrive
 MOST_REQUESTS: Final = 16  # films of requests that are examined or wait
@@ -55,7 +56,7 @@ def node_app(node: Node) -> FastAPI:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
         known = not token or secrets.compare_digest(given, token.encode())
         if not known and request.scope["path"] != HEALTH:  # a URL has the given host in it
-            return PlainTextResponse("A token is needed.", HTTPStatus.UNAUTHORIZED)
+            return PlainTextResponse(UNKNOWN_CALLER, HTTPStatus.UNAUTHORIZED)
         return await answer(request)
 
     @app.get(HEALTH)

@@ -63,7 +63,7 @@ MAX_ROWS: Final = 400  # in one response
 MAX_POINTS: Final = 1000  # in a border that is drawn
 SHOWN: Final = {  # the medial and the lateral measure of each line of the table
     "Smallest": ("jsw_medial_minimum", "jsw_lateral_minimum"),
-    "A quarter in": ("jsw_x250", "jsw_x750"),
+    "x = ¼, ¾": ("jsw_x250", "jsw_x750"),
 }
 NEW_WIDTH: Final = 0.25  # width of an added knee over the film's, where nothing tells its size
 NARROWEST_PX: Final = 64  # part of a film in which a knee is looked for

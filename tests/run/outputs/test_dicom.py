@@ -509,7 +509,9 @@ def test_export_dicom_names_keep_their_letters(
     source: Path, film: Radiograph, knees: Knees, charset: str
 ) -> None:
     changed(source, SpecificCharacterSet=charset, PatientName="Mäki^Åke")
-    _, out = exported(source, film, knees)
+    drawn = replace(knees[0], landmarks={"Höcker": (80.0, 90.0)})
+    _, out = exported(source, film, [drawn, knees[1]])
+    assert "'Höcker'" in str(pydicom.dcmread(out / "film-report.dcm"))
     assert {str(pydicom.dcmread(out / name).PatientName) for name in ALL} == {"Mäki^Åke"}
 
 

@@ -12,13 +12,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset
-from pydicom.charset import convert_encodings
+from pydicom.charset import convert_encodings, encode_string
 from pydicom.dataelem import RawDataElement
 from pydicom.filebase import DicomBytesIO
 from pydicom.filewriter import write_dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.tag import Tag
+
+Encodings = list[str]
 
 CONTENT: Final = 0x0040A730
 LONG: Final = ("SQ", "UT")  # VRs with lengths of 32 bits
@@ -46,11 +48,10 @@ def code(name: Code, value: Code, *content: bytes, relationship: str = CONTAINS)
     return _item("CODE", name, relationship, _code_element(0x0040A168, value), content)
 
 
-def text(name: Code, value: str, *content: bytes, relationship: str = CONTAINS) -> bytes:
+def text(name: Code, value: str, encodings: Encodings, *content: bytes) -> bytes:
     """Return a text, with content items that belong to it."""
-    return _item(
-        "TEXT", name, relationship, _element(0x0040A160, "UT", value.encode("utf-8")), content
-    )
+    element = _element(0x0040A160, "UT", encode_string(value, encodings))
+    return _item("TEXT", name, CONTAINS, element, content)
 
 
 def region(points: NDArray[np.float64], header: Dataset) -> bytes:
@@ -64,18 +65,23 @@ def region(points: NDArray[np.float64], header: Dataset) -> bytes:
     return place + graphic
 
 
-def encoded(item: Dataset) -> bytes:
+def encodings_of(report: Dataset) -> Encodings:
+    """Return Python's names of the encodings of a report's texts."""
+    return [*convert_encodings(report.get("SpecificCharacterSet"))]
+
+
+def encoded(item: Dataset, encodings: Encodings) -> bytes:
     """Return a content item of pydicom or highdicom, encoded."""
     file = DicomBytesIO()
     file.is_implicit_VR, file.is_little_endian = False, True
-    write_dataset(file, item, "utf8")
+    write_dataset(file, item, encodings)
     return file.getvalue()
 
 
-def container(item: Dataset, *content: bytes) -> bytes:
+def container(item: Dataset, encodings: Encodings, *content: bytes) -> bytes:
     """Return a container, encoded, with other content."""
     del item[CONTENT]
-    return encoded(item) + _sequence(CONTENT, *content)
+    return encoded(item, encodings) + _sequence(CONTENT, *content)
 
 
 def set_content(report: Dataset, *content: bytes) -> None:
@@ -83,7 +89,8 @@ def set_content(report: Dataset, *content: bytes) -> None:
     items = b"".join(map(_framed, content))
     report[CONTENT] = RawDataElement(Tag(CONTENT), "SQ", len(items), items, 0, False, True)
     # Or pydicom would parse the content to encode it again.
-    report.set_original_encoding(False, True, convert_encodings(report.SpecificCharacterSet))
+    charset = report.get("SpecificCharacterSet")
+    report.set_original_encoding(False, True, charset and convert_encodings(charset))
 
 
 def _item(

@@ -24,7 +24,7 @@ from kneematch import __version__
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import ANGLE, AREA, COMPARTMENTS, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
 from kneematch.run.outputs import dicom_content as content
-from kneematch.run.outputs.dicom_content import HAS_MODIFIER, HAS_PROPERTIES
+from kneematch.run.outputs.dicom_content import HAS_MODIFIER, HAS_PROPERTIES, Encodings
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -94,13 +94,14 @@ def structured_report(
         is_complete=True,
         **instance_attributes(REPORT_SERIES, "report"),
     )
-    said = [[*_knee_content(header, knee, size)] for knee in knees] or [[]]
-    groups = [
-        content.container(group, *map(content.encoded, group.ContentSequence), *more)
-        for group, more in zip(measurements.ContentSequence, said, strict=True)
-    ]
-    own = map(content.encoded, report.ContentSequence)
-    content.set_content(report, *own, content.container(measurements, *groups))
+    encodings = content.encodings_of(report)
+    said = [[*_knee_content(header, knee, size, encodings)] for knee in knees] or [[]]
+    groups = []
+    for group, more in zip(measurements.ContentSequence, said, strict=True):
+        own = [content.encoded(item, encodings) for item in group.ContentSequence]
+        groups.append(content.container(group, encodings, *own, *more))
+    own = [content.encoded(item, encodings) for item in report.ContentSequence]
+    content.set_content(report, *own, content.container(measurements, encodings, *groups))
     return report
 
 
@@ -192,20 +193,24 @@ def _measurement_group(
     )
 
 
-def _knee_content(header: Dataset, knee: Detection, size: tuple[int, int]) -> Iterator[bytes]:
+def _knee_content(
+    header: Dataset, knee: Detection, size: tuple[int, int], encodings: Encodings
+) -> Iterator[bytes]:
     """Yield what a group says of its knee besides the area; TID 1410 is extensible."""
     yield from _measurements(knee)
     for reason in knee.review_reasons:
-        yield content.text(REASON, reason)
+        yield content.text(REASON, reason, encodings)
     if knee.decision:
-        yield content.text(DECISION, knee.decision)
+        yield content.text(DECISION, knee.decision, encodings)
     for name, (x, y) in knee.landmarks.items():
         if 0 <= x <= size[1] and 0 <= y <= size[0]:
-            yield content.text(LANDMARK, name, content.region(np.array([(x, y)]), header))
+            place = content.region(np.array([(x, y)]), header)
+            yield content.text(LANDMARK, name, encodings, place)
     if knee.measures is not None:
         bones = knee.measures.outlines
         for name, line in (("femur", bones.femur), ("tibia", bones.tibia)):
-            yield content.text(OUTLINE, name, content.region(line.clip(0, size[::-1]), header))
+            place = content.region(line.clip(0, size[::-1]), header)
+            yield content.text(OUTLINE, name, encodings, place)
 
 
 def _measurements(knee: Detection) -> Iterator[bytes]:

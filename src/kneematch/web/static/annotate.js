@@ -194,7 +194,7 @@ const check = debounce(DELAY_MS, async (signal, boxes) => {
   showBoxes();
   const valid = problems.length === 0;
   const lines = valid
-    ? [element("p", { className: "good" }, `Valid: knee on the image’s ${side}, ${template.film_size.join(" × ")} film pixels`)]
+    ? [element("p", { className: "good" }, `Valid: ${drawing.now.find === "knees" ? "knee" : "area"} on the image’s ${side}, ${template.film_size.join(" × ")} film pixels`)]
     : problems.map(({ text }) => element("p", { className: "problem" }, text));
   const warnings = result.warnings.map((text) => element("p", { className: "fair" }, text));
   $("#status").replaceChildren(...lines, ...warnings);
