@@ -12,7 +12,7 @@ from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
-from kneematch.knee.overlay import LONGEST_PX, REVIEW_COLOUR, draw_detections
+from kneematch.knee.overlay import CAPTION_COLOUR, LONGEST_PX, draw_detections
 
 
 def grey(height: int, width: int) -> Radiograph:
@@ -92,8 +92,8 @@ def test_draw_detections_writes_reasons_below_the_film_and_on_no_joint() -> None
     one, two = (draw_detections(film, knees) for knees in ([LEFT, RIGHT], [LEFT, flagged]))
     assert one.size[0] == two.size[0] == 600
     assert 400 < one.size[1] < two.size[1]  # the reasons take two lines
-    assert not near(one, REVIEW_COLOUR).any()
-    left, top, right, bottom = box_of(near(two, REVIEW_COLOUR))
+    assert not near(one, CAPTION_COLOUR).any()
+    left, top, right, bottom = box_of(near(two, CAPTION_COLOUR))
     assert (left, right, bottom) == (0, 599, two.size[1] - 1)
     assert top > 400  # below the line about the other knee
     lines = [int(near(drawn, RIGHT_COLOUR)[315:400].sum()) for drawn in (one, two)]

@@ -358,6 +358,17 @@ def test_detect_folder_with_force_removes_what_the_earlier_run_made(
     assert all(path.stat().st_mtime < 3 * 10**9 for path in (out / "crops").glob("a-*"))
 
 
+def test_detect_folder_with_force_replaces_a_run_of_another_version(
+    named: list[str], out: Path
+) -> None:
+    detect_folder(named[:1], out, CONFIG)
+    with Run(out) as run:
+        run.query("PRAGMA user_version = 99")
+    with pytest.raises(SettingsError, match="another version of kneematch"):
+        detect_folder(named[:1], out, CONFIG)
+    assert detect_folder(named[:1], out, replace(CONFIG, force=True)).films == 1
+
+
 def test_detect_folder_takes_the_longest_file_names(films: Path, out: Path) -> None:
     named = [str(out.parent / f"{'x' * 250}{k}.dcm") for k in range(2)]
     for film in named:

@@ -156,13 +156,13 @@ class Detection:
     @property
     def label(self) -> str:
         """The knee in words, such as "right knee", and its smallest widths in mm if known."""
-        text = self.name
+        widths = []
         if self.measures is not None:
             for part in COMPARTMENTS:
                 measure = self.measures.values[f"jsw_{part}_minimum"]
                 width = in_mm(measure, self.measures.outlines)
-                text += "" if width is None else f"   {part} {width:.1f} mm"
-        return text
+                widths += [] if width is None else [f"{part} {width:.1f} mm"]
+        return f"{self.name}, smallest joint space {', '.join(widths)}" if widths else self.name
 
     def crop(
         self,

@@ -17,14 +17,15 @@ LONGEST_PX: Final = 1600  # side of the picture, to which films are reduced by a
 LAYER_PX: Final = 3200  # lines are drawn on about this size, 2 to 4 times larger, then reduced
 LINE_SHARE: Final = 1 / 520  # width of lines over the picture's longest side
 THINNEST_PX: Final = 1.4
-TEXT_SHARE: Final = 1 / 52
+TEXT_SHARE: Final = 1 / 52  # size of text over the longest side, at most NARROW times the shortest
+NARROW: Final = 1.5
 SMALLEST_TEXT_PX: Final = 12
 TICK: Final = 0.09  # length of the thick corner over the width of an area
 COLOURS: Final = {"left": LEFT_COLOUR, "right": RIGHT_COLOUR}
 LANDMARK_COLOUR: Final = (255, 255, 255)
 SHADE: Final = (10, 12, 16)  # under lines and text, so that they stand out on bone
 SHADE_OPACITY: Final = 150  # of 255
-REVIEW_COLOUR: Final = (190, 30, 45)  # behind the text about a knee to review
+CAPTION_COLOUR: Final = (190, 30, 45)  # behind the text about a knee to review
 THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half its size
 DASHES: Final = 12  # along each edge of an area to review
 
@@ -53,7 +54,7 @@ def draw_detections(
     larger = min(max(LAYER_PX // max(size), 2), 4)
     line = larger * max(THINNEST_PX, LINE_SHARE * max(size)) * (2 if thumbnail else 1)
     share = THUMBNAIL_TEXT_SHARE if thumbnail else TEXT_SHARE
-    text_px = max(SMALLEST_TEXT_PX, round(share * max(size)))
+    text_px = max(SMALLEST_TEXT_PX, round(share * min(max(size), NARROW * min(size))))
     found = list(detections)
     for knee in found:
         _draw_strokes(picture, _outline(knee, larger * scale, line), line, larger)
@@ -95,7 +96,7 @@ def _with_caption(picture: Image.Image, found: Sequence[Detection], text_px: int
     draw = ImageDraw.Draw(longer)
     for y, (knee, number, text) in zip(count(height, step), lines, strict=False):
         if knee.needs_review:
-            draw.rectangle((0, y, width, y + step - 1), fill=REVIEW_COLOUR)
+            draw.rectangle((0, y, width, y + step - 1), fill=CAPTION_COLOUR)
         if number == 0:  # a patch in the colour of the area
             patch = (0.5 * text_px, y + 0.3 * step, 1.3 * text_px, y + 0.7 * step)
             draw.rectangle(patch, fill=COLOURS[knee.half], outline=LANDMARK_COLOUR)
@@ -104,8 +105,8 @@ def _with_caption(picture: Image.Image, found: Sequence[Detection], text_px: int
 
 
 def _caption(knee: Detection) -> str:
-    text = knee.label.replace("   ", ", joint space ", 1).replace("   ", ", ")
-    return f"{text}. To review: {', '.join(knee.review_reasons)}" if knee.needs_review else text
+    doubt = f". To review: {', '.join(knee.review_reasons)}" if knee.needs_review else ""
+    return knee.label + doubt
 
 
 def _grey_picture(film: Radiograph, longest_px: int) -> tuple[Image.Image, float]:

@@ -44,8 +44,8 @@ def read_safetensors(
             found, names = metadata.get("format"), file.keys()
             if file_format not in (None, found):
                 raise SettingsError(
-                    f"{path} cannot be read by this version of kneematch: its format is {found!r} "
-                    f"instead of {file_format!r}."
+                    f"{path} is of another kind, or of another version of kneematch: its format is "
+                    f"{found!r} instead of {file_format!r}."
                 )
             return {name: file.get_tensor(name) for name in names}, metadata
     except FileNotFoundError as error:

@@ -26,7 +26,7 @@ from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
 from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, film_names
-from kneematch.run.sqlite import connect, user_errors
+from kneematch.run.sqlite import OtherVersion, connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
 REVIEW_BUSY_MS: Final = 60_000  # time that a page waits for `apply`
@@ -130,7 +130,7 @@ class Run:
         with self._transaction():
             (version,) = self.sql.execute("PRAGMA user_version").fetchone()
             if version not in (0, FORMAT):
-                raise SettingsError(
+                raise OtherVersion(
                     f"{self.path} was written by another version of kneematch. Use that version, "
                     "or name another folder."
                 )

@@ -229,8 +229,8 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     if config.measure:
         hashes |= config.outline_hash()
         config.patient_key()  # refused now rather than when the tables are written
-    usual, knees = config.method == "auto" and not config.paper, detectors.get("")
-    if config.template and usual and knees is not None and knees.method != "locator":
+    usual, knees = config.method == AUTO and not config.paper, detectors.get("")
+    if config.template and usual and knees is not None and knees.method != LOCATOR:
         logger.warning(
             "%s cannot be found by the method locator. The method %s is used instead, which looks "
             "for two knees on every film. For films of one knee or none, draw a fine box around "
@@ -292,11 +292,11 @@ def _remove_run(out: Path) -> None:
     from kneematch.run.artifacts import possible_files
     from kneematch.run.database import Run
     from kneematch.run.outputs.write import RESULT_FILES
-    from kneematch.run.sqlite import DamagedRun
+    from kneematch.run.sqlite import DamagedRun, OtherVersion
 
     names: list[str] = []
     if (out / RUN_DATABASE).exists():
-        with suppress(DamagedRun), Run(out) as run:
+        with suppress(DamagedRun, OtherVersion), Run(out) as run:
             names = [name for (name,) in run.query("SELECT name FROM films")]
     files = [
         f"{kind}/{file}"
@@ -343,14 +343,15 @@ def _compare(
     search = {*named} - {*done} | {*changed} | again
     unmeasured = run.unmeasured() if visit.config.measure else []
     decided = {*run.decided(), *(k for k in unmeasured if present.get(k, True) is not None)}
+    visited = search | decided
     outdated = {
         k: kinds
         for k, kinds in run.outdated(visit.artifacts).items()
-        if (k in named or present.get(k) is not None) and k not in search | decided
+        if (k in named or present.get(k) is not None) and k not in visited
     }
     run.forget_made(outdated)
     todo = []
-    for film in run.to_visit(search | decided | {*outdated}):
+    for film in run.to_visit(visited | {*outdated}):
         if film.id in changed:
             film = film.without_corrections()
         new = replace(film, to_make=outdated.get(film.id))
@@ -403,9 +404,8 @@ def finish_run(
     run.flag_outliers()
     counts = write_outputs(run, config, facts, progress=progress)
     failed = run.query(
-        f"SELECT reason FROM films WHERE status IN ('{FAILED}', '{UNREADABLE}') "  # noqa: S608
-        "ORDER BY id LIMIT ?",
-        LISTED_REASONS,
+        "SELECT reason FROM films WHERE status IN (?, ?) ORDER BY id LIMIT ?",
+        *(FAILED, UNREADABLE, LISTED_REASONS),
     )
     return DetectResult(
         run.out,

@@ -38,6 +38,10 @@ class DamagedRun(SettingsError):
     """The database of a run cannot be read."""
 
 
+class OtherVersion(SettingsError):
+    """The database of a run was written by another version of kneematch."""
+
+
 def connect(path: Path, thumbnails: Path) -> sqlite3.Connection:
     """Open the database of a run, with that of its thumbnails attached under this name.
 

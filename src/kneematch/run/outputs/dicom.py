@@ -281,7 +281,7 @@ def _annotation(
         graphic_data=outline,
         units=pr.AnnotationUnitsValues.PIXEL,
     )
-    text = " ".join(knee.label.split())
+    text = knee.label
     if knee.needs_review:
         text = "\r\n".join([f"{text} REVIEW", *knee.review_reasons])
     x, y = outline[outline[:, 1].argmin()].tolist()
