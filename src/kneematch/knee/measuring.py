@@ -90,6 +90,12 @@ def outline_network(path: str | None = None) -> LoadedNetwork:
     return cpu_outline_network(load_network(path))
 
 
+@cache
+def _leg_network() -> LoadedNetwork:
+    """Return the built-in network, quick for crops of legs."""
+    return cpu_outline_network(load_network(), LEG_FRAME)
+
+
 def measure_knees(
     film: Radiograph, found: Sequence[Detection], network: LoadedNetwork | None = None
 ) -> tuple[Detection, ...]:
@@ -184,7 +190,7 @@ def find_outlines(joints: Sequence[JointOnFilm], network: LoadedNetwork) -> list
         for frame in (JOINT_FRAME, LEG_FRAME)
     )
     seen = locate(_look(joints, near, network))
-    sides = locate_sides(_look(joints, far, outline_network()))
+    sides = locate_sides(_look(joints, far, _leg_network()))
     return [
         _outlines(joint, near[k], BorderEstimate(*(each[k] for each in seen)), far[k], shafts)
         for k, (joint, shafts) in enumerate(zip(joints, zip(*sides, strict=True), strict=True))
