@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from detections import make_detection
 from kneematch.errors import SettingsError
 from kneematch.knee.detection import Detection, file_endings
+from kneematch.knee.measure import JointMeasures, Outlines
 
 FOUND = make_detection(
     "left",
@@ -49,6 +50,18 @@ def test_label_names_the_patients_side_only_where_it_is_known() -> None:
     assert found.label == "left knee"
     assert replace(found, laterality="R").label == "right knee"
     assert replace(found, laterality="").label == "knee on the image's left"
+
+
+@pytest.mark.parametrize(
+    ("mm_per_px", "widths"),
+    [(0.5, "medial 15.0, lateral 15.0 mm"), (None, "medial 25.0, lateral 25.0 % of the plateau's")],
+)
+def test_label_has_the_smallest_widths(mm_per_px: float | None, widths: str) -> None:
+    x = np.linspace(0.0, 120.0, 9)
+    femur, tibia = (np.stack([x, np.full(9, y)], axis=1) for y in (0.0, 30.0))
+    bones = Outlines(femur, tibia, "right", mm_per_px=mm_per_px)
+    measured = replace(FOUND, laterality="L", measures=JointMeasures.from_outlines(bones))
+    assert measured.label.startswith(f"left knee, smallest joint space {widths}")
 
 
 @pytest.mark.parametrize(

@@ -155,14 +155,18 @@ class Detection:
 
     @property
     def label(self) -> str:
-        """The knee in words, such as "right knee", and its smallest widths in mm if known."""
-        widths = []
-        if self.measures is not None:
-            for part in COMPARTMENTS:
-                measure = self.measures.values[f"jsw_{part}_minimum"]
-                width = in_mm(measure, self.measures.outlines)
-                widths += [] if width is None else [f"{part} {width:.1f} mm"]
-        return f"{self.name}, smallest joint space {', '.join(widths)}" if widths else self.name
+        """The knee in words, such as "right knee", and its smallest widths where measured."""
+        if self.measures is None:
+            return self.name
+        widths, unit = [], "mm"
+        for part in COMPARTMENTS:
+            measure = self.measures.values[f"jsw_{part}_minimum"]
+            width = in_mm(measure, self.measures.outlines)
+            if width is None and measure.value is not None:
+                width, unit = measure.value, "% of the plateau's width"
+            widths += [] if width is None else [f"{part} {width:.1f}"]
+        said = f"{self.name}, smallest joint space {', '.join(widths)} {unit}"
+        return said if widths else self.name
 
     def crop(
         self,
