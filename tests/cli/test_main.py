@@ -144,6 +144,16 @@ def test_main_reports_wrong_arguments_in_one_line_with_code_2(
     assert list(tmp_path.iterdir()) == [tmp_path / path]
 
 
+def test_run_ends_beside_idle_threads() -> None:
+    code = (
+        "import sys; from concurrent.futures import ThreadPoolExecutor; "
+        "from kneematch.cli.main import run; "
+        "pool = ThreadPoolExecutor(1); pool.submit(int).result(); "
+        "sys.argv[1:] = ['--version']; run()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_run_bears_closed_streams(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kneematch", "detect", "missing.dcm", "-o", "out"]
     for closed in ("<&-", ">&-", "<&- >&- 2>&-"):

@@ -51,6 +51,8 @@ def test_decision_refuses_what_nobody_decides() -> None:
             corrected(**wrong)
     with pytest.raises(SettingsError, match="do not lie on a film"):
         corrected(outlines=replace(OUTLINES, femur=1e7 + OUTLINES.femur))
+    with pytest.raises(SettingsError, match="more than 1,000 points"):
+        corrected(outlines=replace(OUTLINES, femur=np.repeat(OUTLINES.femur, 200, axis=0)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
-from kneematch.knee.overlay import CAPTION_COLOUR, LONGEST_PX, draw_detections
+from kneematch.knee.overlay import LONGEST_PX, REVIEW_BACKGROUND, draw_detections
 
 
 def grey(height: int, width: int) -> Radiograph:
@@ -92,8 +92,8 @@ def test_draw_detections_writes_reasons_below_the_film_and_on_no_joint() -> None
     one, two = (draw_detections(film, knees) for knees in ([LEFT, RIGHT], [LEFT, flagged]))
     assert one.size[0] == two.size[0] == 600
     assert 400 < one.size[1] < two.size[1]  # the reasons take two lines
-    assert not near(one, CAPTION_COLOUR).any()
-    left, top, right, bottom = box_of(near(two, CAPTION_COLOUR))
+    assert not near(one, REVIEW_BACKGROUND).any()
+    left, top, right, bottom = box_of(near(two, REVIEW_BACKGROUND))
     assert (left, right, bottom) == (0, 599, two.size[1] - 1)
     assert top > 400  # below the line about the other knee
     lines = [int(near(drawn, RIGHT_COLOUR)[315:400].sum()) for drawn in (one, two)]
@@ -117,6 +117,13 @@ def test_draw_detections_outlines_the_bones_of_measured_knees() -> None:
     lines = (np.stack([x, np.full(9, y)], axis=1) for y in (200.0, 230.0))
     measured = replace(RIGHT, measures=JointMeasures.from_outlines(Outlines(*lines, "left")))
     assert changed([measured], [RIGHT]) == pytest.approx((380, 200, 500, 230), abs=4)
+
+
+def test_draw_detections_writes_no_larger_below_a_narrow_film() -> None:
+    below = [
+        draw_detections(grey(height, 400), [RIGHT]).height - height for height in (600, 1200, 1600)
+    ]
+    assert below[0] == below[1] == below[2] > 0
 
 
 def test_draw_detections_reduces_large_films() -> None:

@@ -40,6 +40,16 @@ def test_byte_outline_network_finds_the_borders_of_float32() -> None:
     ].all()
 
 
+@pytest.mark.skipif(not bytes_are_exact(), reason="the CPU has no exact 8-bit convolutions")
+def test_byte_outline_network_bears_layers_that_are_never_active() -> None:
+    network = load_network()
+    for layer in network.encoder[2].children():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.weight.data.zero_()
+            layer.bias.data.zero_()
+    assert cpu_outline_network(network)(crops(JOINT_FRAME)).isfinite().all()
+
+
 def test_cpu_outline_network_is_exact_where_the_cpu_has_no_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,9 +6,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
+from kneematch.serve.watch import PAUSE_S
 from kneephantoms import SynthConfig, synthesize
 from servers import eventually
 
@@ -35,8 +37,10 @@ def test_watch_waits_for_another_process_that_works_on_the_run(tmp_path: Path) -
                 other.execute("BEGIN EXCLUSIVE")
                 shutil.copy(second, tmp_path / "in")
                 eventually(lambda: b"Another process" in said.read_bytes(), "it says so")
+                time.sleep(2.5 * PAUSE_S)
                 assert watching.poll() is None
             eventually(lambda: len(rows(out)) == 2, "the second film is done")
+            assert said.read_bytes().count(b"Another process") == 1
         finally:
             watching.send_signal(signal.SIGTERM)
 

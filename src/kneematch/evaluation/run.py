@@ -39,7 +39,7 @@ from kneematch.paper.split import SIDES, split
 from kneematch.paper.template import Template
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig
-from kneematch.run.database import Run
+from kneematch.run.database import Run, absolute_path
 from kneematch.run.outputs.run_file import device_name
 from kneematch.run.pipeline import detect_folder
 from kneematch.sampling import View, sample
@@ -164,19 +164,14 @@ def detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
 def read_run(folder: Path, method: str, films: Iterable[str]) -> MethodRun:
     """Return what a finished run knows of some of its films."""
     with Run(folder, exclusive=False) as run:
-        known = {_place(record.path): record for record in run.records()}
-    records = {film: known[place] for film in films if (place := _place(film)) in known}
+        known = {absolute_path(record.path): record for record in run.records()}
+    records = {film: known[place] for film in films if (place := absolute_path(film)) in known}
     reasons = {film: each.reason for film, each in records.items() if each.has_failed}
     return MethodRun(
         method,
         {film: each.kept for film, each in records.items() if each.kept},
         failed={path: why if path in why else f"{path}: {why}" for path, why in reasons.items()},
     )
-
-
-def _place(film: str) -> str:
-    """Return a film's absolute path: a run that is resumed keeps the path by which it came."""
-    return os.path.abspath(film)  # noqa: PTH100
 
 
 def _without_template(films: Sequence[str], template: str | None) -> tuple[list[str], str]:

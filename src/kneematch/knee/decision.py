@@ -15,6 +15,7 @@ from kneematch.knee.measure import JointMeasures, Outlines
 
 METHOD: Final = "review"  # method of an area or landmarks that a reviewer placed
 SMALLEST_PX, LARGEST_PX = 4, 1e6  # width of an area; distance from the film's corner
+MAX_POINTS: Final = 1000  # in a border that is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,9 @@ class Decision:
 
 
 def check_outlines(outlines: Outlines) -> None:
-    """Raise SettingsError unless outlines could lie on a film."""
+    """Raise SettingsError unless outlines could lie on a film, and a person drew them."""
+    if max(len(outlines.femur), len(outlines.tibia)) > MAX_POINTS:
+        raise SettingsError(f"A border has more than {MAX_POINTS:,} points.")
     farthest = max(abs(line).max() for line in (outlines.femur, outlines.tibia))
     if farthest >= LARGEST_PX or outlines.width_px < SMALLEST_PX:
         raise SettingsError("The outlines do not lie on a film. Draw them on the bones.")

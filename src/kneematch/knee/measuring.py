@@ -92,8 +92,10 @@ def outline_network(path: str | None = None) -> LoadedNetwork:
 
 @cache
 def _leg_network() -> LoadedNetwork:
-    """Return the built-in network, quick for crops of legs."""
-    return cpu_outline_network(load_network(), LEG_FRAME)
+    """Return the built-in network, made for crops of legs where it computes in 8 bits."""
+    network = outline_network()
+    is_packed = isinstance(network, ByteOutlineNetwork)
+    return cpu_outline_network(load_network(), LEG_FRAME) if is_packed else network
 
 
 def measure_knees(

@@ -17,15 +17,15 @@ LONGEST_PX: Final = 1600  # side of the picture, to which films are reduced by a
 LAYER_PX: Final = 3200  # lines are drawn on about this size, 2 to 4 times larger, then reduced
 LINE_SHARE: Final = 1 / 520  # width of lines over the picture's longest side
 THINNEST_PX: Final = 1.4
-TEXT_SHARE: Final = 1 / 52  # size of text over the longest side, at most NARROW times the shortest
-NARROW: Final = 1.5
+TEXT_SHARE: Final = 1 / 52  # size of text over the longest side
+NARROW: Final = 1.5  # the longest side counts as at most this many times the shortest
 SMALLEST_TEXT_PX: Final = 12
 TICK: Final = 0.09  # length of the thick corner over the width of an area
 COLOURS: Final = {"left": LEFT_COLOUR, "right": RIGHT_COLOUR}
 LANDMARK_COLOUR: Final = (255, 255, 255)
 SHADE: Final = (10, 12, 16)  # under lines and text, so that they stand out on bone
 SHADE_OPACITY: Final = 150  # of 255
-CAPTION_COLOUR: Final = (190, 30, 45)  # behind the text about a knee to review
+REVIEW_BACKGROUND: Final = (190, 30, 45)  # behind the text about a knee to review
 THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half its size
 DASHES: Final = 12  # along each edge of an area to review
 
@@ -96,7 +96,7 @@ def _with_caption(picture: Image.Image, found: Sequence[Detection], text_px: int
     draw = ImageDraw.Draw(longer)
     for y, (knee, number, text) in zip(count(height, step), lines, strict=False):
         if knee.needs_review:
-            draw.rectangle((0, y, width, y + step - 1), fill=CAPTION_COLOUR)
+            draw.rectangle((0, y, width, y + step - 1), fill=REVIEW_BACKGROUND)
         if number == 0:  # a patch in the colour of the area
             patch = (0.5 * text_px, y + 0.3 * step, 1.3 * text_px, y + 0.7 * step)
             draw.rectangle(patch, fill=COLOURS[knee.half], outline=LANDMARK_COLOUR)

@@ -25,6 +25,7 @@ from kneematch.models.outlines import JOINT_FRAME, CropFrame, OutlineNetwork
 from kneematch.models.weights import fold_batchnorm
 
 DEVIATIONS: Final = 6.0  # of a channel's activations that a byte holds; larger ones are clipped
+SMALLEST: Final = 1e-6  # where all activations are 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +96,8 @@ def byte_outline_network(network: OutlineNetwork, frame: CropFrame) -> ByteOutli
 def _largest(block: nn.Module) -> list[float]:
     """Return the largest activation after each BatchNorm of a block that a byte is to hold."""
     norms = (layer for layer in block.children() if isinstance(layer, nn.BatchNorm2d))
-    return [float((norm.bias + DEVIATIONS * norm.weight.abs()).max()) for norm in norms]
+    largest = ((norm.bias + DEVIATIONS * norm.weight.abs()).max() for norm in norms)
+    return [max(float(each), SMALLEST) for each in largest]
 
 
 def _byte_block(

@@ -31,7 +31,7 @@ Written = tuple[list[str], str]  # names of files, and why one is missing or ""
 
 @dataclass(frozen=True, eq=False)
 class VisitedFilm:
-    """What files are made of."""
+    """A film, its pixels and what was found on it, from which its files are made."""
 
     film: FilmRecord
     pixels: Radiograph
@@ -39,7 +39,7 @@ class VisitedFilm:
 
     @cached_property
     def picture(self) -> Image.Image:
-        """The film with what was found on it; overlay and secondary capture show the same."""
+        """The film with all areas, as the overlay shows it, and mostly the secondary capture."""
         return draw_detections(self.pixels, self.film.kept)
 
 

@@ -218,8 +218,8 @@ class Run:
         Films are the same if their absolute paths are; they keep the path by which they came.
         """
         rows = self.query("SELECT id, path, name FROM films ORDER BY id")
-        known = {os.path.abspath(path): number for number, path, _ in rows}  # noqa: PTH100
-        absolute = [os.path.abspath(path) for path in paths]  # noqa: PTH100 - Path is slower
+        known = {absolute_path(path): number for number, path, _ in rows}
+        absolute = [absolute_path(path) for path in paths]
         new = [path for path, place in zip(paths, absolute, strict=True) if place not in known]
         names = film_names(new, {name.casefold() for _, _, name in rows})
         first = rows[-1][0] + 1 if rows else 1
@@ -229,7 +229,7 @@ class Run:
                 "INSERT INTO films (id, path, name) VALUES (?, CAST(? AS TEXT), CAST(? AS TEXT))",
                 ((number, os.fsencode(path), os.fsencode(name)) for number, path, name in added),
             )
-        known |= {os.path.abspath(path): number for number, path, _ in added}  # noqa: PTH100
+        known |= {absolute_path(path): number for number, path, _ in added}
         return [known[place] for place in absolute]
 
     def versions(self) -> dict[int, FileVersion | None]:
@@ -526,3 +526,8 @@ def _json(knee: Detection | None) -> str | None:
 
 def _knee(text: str) -> Detection:
     return Detection.from_dict(json.loads(text))
+
+
+def absolute_path(film: str) -> str:
+    """Return what tells a film of a run from others: the run keeps the path by which it came."""
+    return os.path.abspath(film)  # noqa: PTH100 - Path is slower

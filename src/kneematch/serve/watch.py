@@ -26,6 +26,7 @@ def watch_folder(
     """Look for new films until KeyboardInterrupt; `report` gets the result after each batch."""
     before: dict[str, FileVersion | None] = {}
     done: dict[str, FileVersion | None] = {}
+    is_waiting = False
     while True:
         paths: list[str] = []
         with suppress(SettingsError):  # there is no film yet
@@ -36,7 +37,10 @@ def watch_folder(
             try:
                 report(detect_folder(list(whole), out, config))
                 done, config = done | whole, replace(config, force=False)
+                is_waiting = False
             except BusyRun as error:  # such as the review page, which applies decisions
-                logger.warning("%s New films wait for it.", error.message)
+                if not is_waiting:
+                    logger.warning("%s New films wait for it.", error.message)
+                is_waiting = True
         before = now
         time.sleep(PAUSE_S)

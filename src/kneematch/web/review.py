@@ -21,7 +21,7 @@ from kneematch.errors import FilmError, KneematchError, SettingsError
 from kneematch.films.discovery import common_folder
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import find_root
-from kneematch.knee.decision import LONGEST, Area, Decision, check_outlines, move
+from kneematch.knee.decision import LONGEST, MAX_POINTS, Area, Decision, check_outlines, move
 from kneematch.knee.detection import (
     ACCEPTED,
     AREA_SIDES,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
 
 MAX_ROWS: Final = 400  # in one response
-MAX_POINTS: Final = 1000  # in a border that is drawn
 SHOWN: Final = {  # the medial and the lateral measure of each line of the table
     "Smallest": ("jsw_medial_minimum", "jsw_lateral_minimum"),
     "x = ¼, ¾": ("jsw_x250", "jsw_x750"),

@@ -24,7 +24,7 @@ from kneematch.run.artifacts import VisitedFilm
 from kneematch.run.config import DICOM_OBJECTS
 from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.dicom import REVIEW_COLOUR, export_dicom
-from kneematch.run.outputs.dicom_sr import MEASURES, outline_on_film
+from kneematch.run.outputs.dicom_sr import MEASURES, outline_on_film, structured_report
 from kneephantoms.files import write_dicom, write_png16
 
 Knees = tuple[Detection, Detection]
@@ -304,6 +304,15 @@ def test_secondary_capture_of_a_flagged_knee_looks_flagged(
     assert red([knees[0], replace(knees[1], **FLAGGED)]) > 300
 
 
+def test_secondary_capture_shows_knees_only(source: Path, film: Radiograph, knees: Knees) -> None:
+    hip = replace(make_detection("right", (150.0, 40.0), (30.0, 30.0)), template="hip")
+    pictures = []
+    for found in (knees, (*knees, hip)):
+        _, out = exported(source, film, found)
+        pictures.append(pydicom.dcmread(out / "film-picture.dcm").pixel_array)
+    assert np.array_equal(*pictures)
+
+
 @pytest.mark.parametrize(("kept", "side"), [((0, 1), ""), ((0,), "R"), ((1,), "L")])
 def test_export_dicom_states_laterality_where_there_is_one(
     source: Path, film: Radiograph, knees: Knees, kept: tuple[int, ...], side: str
@@ -504,15 +513,25 @@ def test_export_dicom_copes_with_odd_headers(
         assert name == (odd["PatientName"] or "")
 
 
-@pytest.mark.parametrize("charset", ["ISO_IR 100", "ISO_IR 192"])
+@pytest.mark.parametrize(
+    ("charset", "patient"),
+    [("ISO_IR 100", "Mäki^Åke"), ("ISO_IR 192", "Mäki^Åke"), (None, "Maki^Ake")],
+)
 def test_export_dicom_names_keep_their_letters(
-    source: Path, film: Radiograph, knees: Knees, charset: str
+    source: Path, film: Radiograph, knees: Knees, charset: str | None, patient: str
 ) -> None:
-    changed(source, SpecificCharacterSet=charset, PatientName="Mäki^Åke")
-    drawn = replace(knees[0], landmarks={"Höcker": (80.0, 90.0)})
+    changed(source, SpecificCharacterSet=charset, PatientName=patient)
+    drawn = replace(knees[0], landmarks={"Výčnělek": (80.0, 90.0)})
     _, out = exported(source, film, [drawn, knees[1]])
-    assert "'Höcker'" in str(pydicom.dcmread(out / "film-report.dcm"))
-    assert {str(pydicom.dcmread(out / name).PatientName) for name in ALL} == {"Mäki^Åke"}
+    assert "'Výčnělek'" in str(pydicom.dcmread(out / "film-report.dcm"))
+    assert {str(pydicom.dcmread(out / name).PatientName) for name in ALL} == {patient}
+
+
+def test_structured_report_is_written_without_being_parsed(source: Path, knees: Knees) -> None:
+    header = pydicom.dcmread(changed(source, SpecificCharacterSet=None))
+    report = structured_report(header, knees, (200, 300))
+    report.save_as(source.with_name("report.dcm"))
+    assert report.get_item("ContentSequence").is_raw
 
 
 @pytest.mark.parametrize("name", ["CT_small.dcm", "JPEG2000.dcm", "MR_small_bigendian.dcm"])

@@ -33,7 +33,7 @@ from kneematch.films.files import atomic_write
 from kneematch.films.radiograph import Radiograph, silent
 from kneematch.films.read import read_header
 from kneematch.knee.detection import Detection
-from kneematch.knee.overlay import COLOURS
+from kneematch.knee.overlay import COLOURS, draw_detections
 from kneematch.run.artifacts import DICOM_ENDINGS, VisitedFilm
 from kneematch.run.config import DICOM_OBJECTS
 from kneematch.run.outputs.dicom_sr import (
@@ -127,7 +127,10 @@ def _objects(
     elif "gsps" in kinds and knees:
         reason = "A film in colours has no presentation state."
     if "sc" in kinds and knees:
-        objects["sc"] = secondary_capture(header, film, visited.picture)
+        picture = visited.picture
+        if len(detections) < len(visited.film.kept):  # it shows areas of other templates, too
+            picture = draw_detections(film, detections)
+        objects["sc"] = secondary_capture(header, film, picture)
     if "seg" in kinds and any(knee.measures is not None for knee in knees):
         objects["seg"] = segmentation(header, knees, film.size)
     sides = {found.laterality for found in detections}

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset
-from pydicom.charset import convert_encodings, encode_string
+from pydicom.charset import convert_encodings
 from pydicom.dataelem import RawDataElement
 from pydicom.filebase import DicomBytesIO
 from pydicom.filewriter import write_dataset
@@ -20,8 +20,7 @@ from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.tag import Tag
 
-Encodings = list[str]
-
+CHARSET: Final = "ISO_IR 192"  # UTF-8
 CONTENT: Final = 0x0040A730
 LONG: Final = ("SQ", "UT")  # VRs with lengths of 32 bits
 
@@ -48,9 +47,9 @@ def code(name: Code, value: Code, *content: bytes, relationship: str = CONTAINS)
     return _item("CODE", name, relationship, _code_element(0x0040A168, value), content)
 
 
-def text(name: Code, value: str, encodings: Encodings, *content: bytes) -> bytes:
+def text(name: Code, value: str, *content: bytes) -> bytes:
     """Return a text, with content items that belong to it."""
-    element = _element(0x0040A160, "UT", encode_string(value, encodings))
+    element = _element(0x0040A160, "UT", value.encode("utf-8"))
     return _item("TEXT", name, CONTAINS, element, content)
 
 
@@ -65,32 +64,26 @@ def region(points: NDArray[np.float64], header: Dataset) -> bytes:
     return place + graphic
 
 
-def encodings_of(report: Dataset) -> Encodings:
-    """Return Python's names of the encodings of a report's texts."""
-    return [*convert_encodings(report.get("SpecificCharacterSet"))]
-
-
-def encoded(item: Dataset, encodings: Encodings) -> bytes:
+def encoded(item: Dataset) -> bytes:
     """Return a content item of pydicom or highdicom, encoded."""
     file = DicomBytesIO()
     file.is_implicit_VR, file.is_little_endian = False, True
-    write_dataset(file, item, encodings)
+    write_dataset(file, item, CHARSET)
     return file.getvalue()
 
 
-def container(item: Dataset, encodings: Encodings, *content: bytes) -> bytes:
+def container(item: Dataset, *content: bytes) -> bytes:
     """Return a container, encoded, with other content."""
     del item[CONTENT]
-    return encoded(item, encodings) + _sequence(CONTENT, *content)
+    return encoded(item) + _sequence(CONTENT, *content)
 
 
 def set_content(report: Dataset, *content: bytes) -> None:
-    """Replace the content of a report."""
+    """Replace the content of a report, whose character set is CHARSET."""
     items = b"".join(map(_framed, content))
     report[CONTENT] = RawDataElement(Tag(CONTENT), "SQ", len(items), items, 0, False, True)
     # Or pydicom would parse the content to encode it again.
-    charset = report.get("SpecificCharacterSet")
-    report.set_original_encoding(False, True, charset and convert_encodings(charset))
+    report.set_original_encoding(False, True, convert_encodings(CHARSET))
 
 
 def _item(
@@ -114,7 +107,7 @@ def _beginning(kind: str, name: Code, relationship: str) -> bytes:
 def _code_element(tag: int, value: Code) -> bytes:
     parts = {0x00080100: value.value, 0x00080102: value.scheme_designator}
     item = b"".join(_element(part, "SH", text.encode("ascii")) for part, text in parts.items())
-    return _sequence(tag, item + _element(0x00080104, "LO", value.meaning.encode("utf-8")))
+    return _sequence(tag, item + _element(0x00080104, "LO", value.meaning.encode("ascii")))
 
 
 def _sequence(tag: int, *items: bytes) -> bytes:

@@ -24,7 +24,7 @@ from kneematch import __version__
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import ANGLE, AREA, COMPARTMENTS, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
 from kneematch.run.outputs import dicom_content as content
-from kneematch.run.outputs.dicom_content import HAS_MODIFIER, HAS_PROPERTIES, Encodings
+from kneematch.run.outputs.dicom_content import HAS_MODIFIER, HAS_PROPERTIES
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -92,16 +92,16 @@ def structured_report(
         evidence=[header],
         content=document,
         is_complete=True,
+        specific_character_set=content.CHARSET,
         **instance_attributes(REPORT_SERIES, "report"),
     )
-    encodings = content.encodings_of(report)
-    said = [[*_knee_content(header, knee, size, encodings)] for knee in knees] or [[]]
+    said = [[*_knee_content(header, knee, size)] for knee in knees] or [[]]
     groups = []
     for group, more in zip(measurements.ContentSequence, said, strict=True):
-        own = [content.encoded(item, encodings) for item in group.ContentSequence]
-        groups.append(content.container(group, encodings, *own, *more))
-    own = [content.encoded(item, encodings) for item in report.ContentSequence]
-    content.set_content(report, *own, content.container(measurements, encodings, *groups))
+        own = [content.encoded(item) for item in group.ContentSequence]
+        groups.append(content.container(group, *own, *more))
+    own = [content.encoded(item) for item in report.ContentSequence]
+    content.set_content(report, *own, content.container(measurements, *groups))
     return report
 
 
@@ -193,24 +193,22 @@ def _measurement_group(
     )
 
 
-def _knee_content(
-    header: Dataset, knee: Detection, size: tuple[int, int], encodings: Encodings
-) -> Iterator[bytes]:
+def _knee_content(header: Dataset, knee: Detection, size: tuple[int, int]) -> Iterator[bytes]:
     """Yield what a group says of its knee besides the area; TID 1410 is extensible."""
     yield from _measurements(knee)
     for reason in knee.review_reasons:
-        yield content.text(REASON, reason, encodings)
+        yield content.text(REASON, reason)
     if knee.decision:
-        yield content.text(DECISION, knee.decision, encodings)
+        yield content.text(DECISION, knee.decision)
     for name, (x, y) in knee.landmarks.items():
         if 0 <= x <= size[1] and 0 <= y <= size[0]:
             place = content.region(np.array([(x, y)]), header)
-            yield content.text(LANDMARK, name, encodings, place)
+            yield content.text(LANDMARK, name, place)
     if knee.measures is not None:
         bones = knee.measures.outlines
         for name, line in (("femur", bones.femur), ("tibia", bones.tibia)):
             place = content.region(line.clip(0, size[::-1]), header)
-            yield content.text(OUTLINE, name, encodings, place)
+            yield content.text(OUTLINE, name, place)
 
 
 def _measurements(knee: Detection) -> Iterator[bytes]:
