@@ -77,7 +77,7 @@ def _draw_side(picture: Image.Image, knee: Detection, scale: float, text_px: int
         fill=COLOURS[knee.half],
         font=_font(1.6 * text_px),
         anchor="ms",
-        stroke_width=text_px / 8,
+        stroke_width=round(text_px / 8),
         stroke_fill=SHADE,
     )
 
