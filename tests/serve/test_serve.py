@@ -266,6 +266,15 @@ def test_node_survives_kills_of_itself_and_of_its_receiver(
     orthanc.stop()
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="there is no IPv6")
+def test_node_listens_by_ipv6(tmp_path: Path) -> None:
+    node = Node(tmp_path, "--host", "::1", address="[::1]")
+    assert post(node, b"no film").status_code == 422
+    with socket.create_connection(("::1", node.port)):
+        pass
+    assert node.stop() == 0
+
+
 def certificate(folder: Path) -> tuple[str, str]:
     """Make a key and a certificate for 127.0.0.1 that signs itself."""
     key, cert = str(folder / "key.pem"), str(folder / "cert.pem")

@@ -168,7 +168,8 @@ def serve(config: ServeConfig, folder: Path, started: Callable[[str], None]) -> 
     """
     config.token()  # one that cannot be used is refused before anything starts
     try:
-        listening = socket.create_server((config.host, config.http_port))
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        listening = socket.create_server((config.host, config.http_port), family=family)
     except OSError as error:
         where = f"Port {config.http_port} cannot be used"
         raise SettingsError(f"{where}: {error.strerror}. Choose another --http-port.") from error
