@@ -132,6 +132,7 @@ class Node:
         handlers: list[Any] = [(evt.EVT_C_STORE, self._receive)]
         try:
             tls = None if config.tls_cert is None else config.tls(ssl.Purpose.CLIENT_AUTH)
+            config.tls(ssl.Purpose.SERVER_AUTH)  # refused now rather than when results are sent
             return entity.start_server((config.host, config.port), False, tls, handlers)
         except OSError as error:
             reason = f"port {config.port} or a certificate cannot be used: {error.strerror}."

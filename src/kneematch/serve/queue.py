@@ -94,8 +94,8 @@ class Queue:
         if files and not path.exists():
             raise SettingsError(f"{folder} has files of another origin. Name a new folder.")
         path.touch(FILE_MODE)
-        self._sql = sqlite3.connect(path, timeout=0, check_same_thread=False)
         try:
+            self._sql = sqlite3.connect(path, timeout=0, check_same_thread=False)
             self._sql.executescript(SCHEMA)
             known = {name for (name,) in self.query(KNOWN)}
         except sqlite3.DatabaseError as error:
