@@ -236,9 +236,14 @@ def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
     with pytest.raises(SettingsError, match=r"three\.dcm: no film with a measured knee"):
         compare_runs(runs, out, on=patients(tmp_path, "three.dcm,p"))
     other = tmp_path / "other.csv"
-    other.write_text("a,b\n")
-    with pytest.raises(SettingsError, match="lacks the columns film and patient"):
-        compare_runs(runs, out, on=other)
+    for text, reason in (
+        ("a,b\n", "lacks the columns film and patient"),
+        ("", "it is empty"),
+        ("film,patient\n\none.dcm\n", "row 3 has 1 cells instead of 2"),
+    ):
+        other.write_text(text)
+        with pytest.raises(SettingsError, match=reason):
+            compare_runs(runs, out, on=other)
     with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
         compare_runs((tmp_path, runs[1]), out, on=patients(tmp_path))
     with pytest.raises(SettingsError, match="table of patients"):

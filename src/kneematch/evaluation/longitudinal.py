@@ -308,7 +308,10 @@ def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         header, rows = read_csv_file(path)
         if not set(columns) <= set(header):
             raise ValueError(f"it lacks the columns {' and '.join(columns)}")
-        return [dict(zip(header, row, strict=True)) for row in rows if row]  # not an empty line
+        for number, row in enumerate(rows, start=2):
+            if len(row) not in (0, len(header)):  # an empty line has no cells
+                raise ValueError(f"row {number} has {len(row)} cells instead of {len(header)}")
+        return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (OSError, ValueError, csv.Error) as error:
         raise SettingsError(f"{path} cannot be read as a table: {error}.") from error
 
