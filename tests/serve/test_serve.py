@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pydicom
@@ -264,6 +265,20 @@ def test_node_survives_kills_of_itself_and_of_its_receiver(
     assert node.stop(signal.SIGTERM) == 0
     assert "Traceback" not in node.text()
     orthanc.stop()
+
+
+def test_node_answers_beside_more_connections_than_it_keeps(tmp_path: Path) -> None:
+    code = "from kneematch.cli.main import run; from kneematch import connections; "
+    code += "connections.IDLE_S = 1; run()"
+    node = Node(tmp_path, program=("-c", code))
+    place = "127.0.0.1", int(node.url.rsplit(":", 1)[1])
+    idle = [socket.create_connection(place) for _ in range(200)]
+    for connection in idle:
+        connection.settimeout(60)
+        with connection, suppress(ConnectionResetError):
+            assert connection.recv(1) == b""  # the node has closed it
+    assert post(node, b"no film").status_code == 422
+    assert node.stop() == 0
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="there is no IPv6")

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import logging
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -22,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from kneematch import __version__
-from kneematch.errors import SettingsError
+from kneematch.connections import LimitedProtocol, open_port
 from kneematch.films.files import FILE_MODE
 from kneematch.films.pictures import encode
 from kneematch.films.read import read_isolated
@@ -167,15 +166,9 @@ def serve(config: ServeConfig, folder: Path, started: Callable[[str], None]) -> 
     `started` is called with a line that names the ports.
     """
     config.token()  # one that cannot be used is refused before anything starts
-    try:
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        listening = socket.create_server((config.host, config.http_port), family=family)
-    except OSError as error:
-        where = f"Port {config.http_port} cannot be used"
-        raise SettingsError(f"{where}: {error.strerror}. Choose another --http-port.") from error
-    with listening:
+    with open_port(config.http_port, config.host) as listening:
         node = Node(config, folder)
-        how: dict[str, Any] = {**QUIET, "http": "h11", "ws": "none", "lifespan": "off"}
+        how: dict[str, Any] = {**QUIET, "http": LimitedProtocol, "ws": "none", "lifespan": "off"}
         tls = config.tls_key, config.tls_cert
         how |= dict(zip(("ssl_keyfile", "ssl_certfile"), tls, strict=True))
         server = uvicorn.Server(uvicorn.Config(node_app(node), **how))
