@@ -4,7 +4,8 @@ import asyncio
 import base64
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -29,7 +30,7 @@ from kneematch.knee.overlay import draw_detections
 from kneematch.run.film_record import FAILED, FilmRecord
 from kneematch.serve.config import LOCAL, ServeConfig
 from kneematch.serve.node import Node
-from kneematch.serve.queue import OWN
+from kneematch.serve.queue import OWN, Queue
 
 HEALTH: Final = "/health"  # the only path that needs no token
 UNKNOWN_CALLER: Final = "A token is needed, as the header Authorization: Bearer TOKEN.\n"
@@ -69,7 +70,7 @@ def node_app(node: Node) -> FastAPI:
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> str:
         """Count films and objects, in the text format of Prometheus."""
-        return metrics_text(node)
+        return metrics_text(node.queue, node.config.send_to)
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def page() -> str:
@@ -146,17 +147,23 @@ def _png(picture: Image.Image) -> str:
     return base64.b64encode(encode(picture, "png")).decode()
 
 
-def metrics_text(node: Node) -> str:
-    """Return the numbers of films by state, the time they took, and the objects by receiver."""
+def metrics_text(queue: Queue, receivers: Sequence[str]) -> str:
+    """Return the numbers of films by state, the time they took, and the objects by receiver.
+
+    Receivers are numbered from 1 on; 0 stands for all those of earlier starts.
+    """
     states = "SELECT state, count(*), coalesce(sum(finished - received), 0) FROM films"
-    films = node.queue.query(f"{states} GROUP BY state")
+    films = queue.query(f"{states} GROUP BY state")
     lines = [f'kneematch_films{{state="{state}"}} {count}' for state, count, _ in films]
     lines.append(f"kneematch_film_seconds_sum {sum(seconds for *_, seconds in films):.3f}")
-    goals = {goal: number for number, goal in enumerate(node.config.send_to, start=1)}
-    objects = "SELECT receiver, state, count(*) FROM objects GROUP BY receiver, state"
-    for goal, state, count in node.queue.query(objects):  # 0: a receiver of an earlier start
-        labels = f'receiver="{goals.get(goal, 0)}",state="{state}"'
-        lines.append(f"kneematch_objects{{{labels}}} {count}")
+    numbers = {receiver: number for number, receiver in enumerate(receivers, start=1)}
+    objects: Counter[tuple[int, str]] = Counter()
+    for receiver, state, count in queue.query(
+        "SELECT receiver, state, count(*) FROM objects GROUP BY receiver, state"
+    ):
+        objects[numbers.get(receiver, 0), state] += count
+    for (number, state), count in sorted(objects.items()):
+        lines.append(f'kneematch_objects{{receiver="{number}",state="{state}"}} {count}')
     return "\n".join([*lines, ""])
 
 

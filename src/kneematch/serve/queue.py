@@ -49,7 +49,8 @@ SELECT file FROM objects WHERE state = 'waiting'
 """
 ADD: Final = """
 INSERT INTO films (instance, file, received) VALUES (?, ?, ?) ON CONFLICT (instance) DO UPDATE
-SET file = excluded.file, received = excluded.received, state = 'waiting', reason = ''
+SET file = excluded.file, received = excluded.received, finished = NULL, state = 'waiting',
+    reason = ''
 WHERE state = 'failed' RETURNING id
 """
 TAKE: Final = """
