@@ -23,7 +23,8 @@ def open_port(port: int = 0, host: str = HOST) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (")[0]  # without the address
-        raise SettingsError(f"Port {port} cannot be used: {why}. Choose another one.") from error
+        where = f"Port {port} of {host}"
+        raise SettingsError(f"{where} cannot be used: {why}. Choose another one.") from error
 
 
 class LimitedProtocol(H11Protocol):

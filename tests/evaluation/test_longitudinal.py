@@ -171,9 +171,13 @@ def test_compare_runs_knows_patients_by_a_hash_of_their_number(
     files = [tmp_path / name for name in ("out.csv", "out.html")]
     for text in (said.out, said.err, *(file.read_text() for file in files)):
         assert "SECRET" not in text
-    salt.write_text(" \n")
+    for content, reason in ((b" \n", "is empty"), (b"\xff", "not a text in UTF-8")):
+        salt.write_bytes(content)
+        assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
+        assert reason in capsys.readouterr().err
+    salt.unlink()
     assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
-    assert "is empty" in capsys.readouterr().err
+    assert "salt cannot be read: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

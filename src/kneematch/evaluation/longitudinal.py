@@ -197,8 +197,10 @@ class _Films:
 def _read_secret(path: Path) -> bytes:
     try:
         secret = read_text(path).strip().encode()
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read ({type(error).__name__}).") from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} cannot be read: it is not a text in UTF-8.") from error
     if not secret:
         raise SettingsError(f"{path} is empty. Write a long random text into it.")
     return secret
