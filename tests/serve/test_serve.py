@@ -12,6 +12,7 @@ from pathlib import Path
 import pydicom
 import pytest
 import requests
+from pydicom.dataelem import DataElement
 from pydicom.uid import generate_uid
 
 from kneephantoms import SynthConfig, synthesize
@@ -161,6 +162,19 @@ def test_node_says_nothing_of_headers(node: Node, orthanc: Orthanc, films: list[
     said = metrics + node.text() + "".join(path.read_text(errors="replace") for path in stored)
     for text in ("Secret", "secret-id", study_of(films[0])):
         assert text not in said
+
+
+def test_node_says_nothing_of_values_that_do_not_keep_to_the_standard(
+    tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
+) -> None:
+    dataset, before = pydicom.dcmread(films[6]), examined(node)
+    longer = DataElement("PatientName", "PN", "x" * 65, validation_mode=pydicom.config.IGNORE)
+    dataset["PatientName"] = longer  # than names may be
+    dataset.save_as(tmp_path / "film.dcm")
+    assert node.send(tmp_path / "film.dcm") == 0
+    eventually(lambda: node.done(before + 1), "the film is examined")
+    assert len(modalities(orthanc, films[6])) == 3
+    assert "Warning" not in node.text()
 
 
 def post(node: Node, content: bytes, query: str = "", **headers: str) -> requests.Response:
