@@ -14,6 +14,7 @@ from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.longitudinal_page import write_page
 from kneematch.films.csv_text import Cell, read_csv_file
 from kneematch.films.files import check_suffix, read_text, refuse_existing
+from kneematch.films.radiograph import silent
 from kneematch.films.read import read_header
 from kneematch.knee.measure import PERCENT, UNITS
 from kneematch.options import as_path, check_type
@@ -188,7 +189,8 @@ class _Films:
             header = read_header(film)
         except FilmError as error:
             raise LookupError("its header cannot be read") from error
-        number = None if header is None else header_text(header, "PatientID")
+        with silent():
+            number = None if header is None else header_text(header, "PatientID")
         if not number or self.secret is None:
             raise LookupError("its header has no PatientID")
         return hash_patient(number, self.secret)

@@ -16,6 +16,7 @@ from pynetdicom import AE, evt
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.films.dicom import CODESTREAM_SYNTAXES, header_value
+from kneematch.films.radiograph import silent
 from kneematch.films.read import read_header
 from kneematch.films.run_folder import DICOM
 from kneematch.parallel import ChildProcess, WorkerDied, usable_cores
@@ -54,7 +55,7 @@ def examine(film: FilmRecord) -> FilmRecord:
     """Visit a film in a worker process; one without a name only starts it."""
     if not film.name:
         return film
-    with suppress(FilmError):  # which the visit reports
+    with suppress(FilmError), silent():  # the visit reports an error
         header = read_header(film.path)
         if header is not None and header_value(header, "ManufacturerModelName") == MAKER:
             return replace(film, status=OWN)
