@@ -21,6 +21,7 @@ from kneematch.serve.config import ServeConfig, parse_address
         ({"objects": ("sr", "pdf")}, "not pdf"),
         ({"tls_cert": Path("cert.pem")}, "belong together"),
         ({"most_waiting": 0}, "must be 1 or more"),
+        ({"workers": 0}, "must be 1 or more"),
         ({"ae_title": "LONGER THAN 16 CHARACTERS"}, "1 to 16 printable"),
         ({"accept": ("",)}, "1 to 16 printable"),
         ({"http_port": 65_536}, "at most 65535"),

@@ -63,7 +63,7 @@ class ServeConfig:
         parser=options.parse_names,
     )
     measure: bool = _output(False, help="Measure every knee.")
-    workers: int | None = options.workers_option()
+    workers: int | None = options.workers_option(help="Number of worker processes.", minimum=1)
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""

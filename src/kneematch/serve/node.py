@@ -85,7 +85,7 @@ class Node:
         objects = config.objects if config.send_to else ()
         how = DetectConfig(measure=config.measure, export=objects, device="cpu")
         start = partial(load, Visit(how, folder))
-        count = usable_cores() if config.workers is None else max(config.workers, 1)
+        count = config.workers or usable_cores()
         self._children: SimpleQueue[ChildProcess] = SimpleQueue()
         for _ in range(count):
             self._children.put(ChildProcess(examine, start))
