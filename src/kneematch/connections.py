@@ -11,6 +11,8 @@ from kneematch.errors import SettingsError
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 100  # a browser opens six
 IDLE_S: Final = 10  # time for the first request of a connection
+# Sec-Fetch-Site of requests from the page itself, and of addresses that the user typed.
+TRUSTED_SITES: Final = ("same-origin", "none")
 
 
 def open_port(port: int = 0, host: str = HOST) -> socket.socket:

@@ -206,6 +206,7 @@ def test_post_detect_refuses_what_it_cannot_use(node: Node) -> None:
     assert (answer.status_code, "neither DICOM nor" in answer.text) == (422, True)
     assert post(node, b"", "?crop=perhaps").status_code == 422
     assert post(node, b"no film", Host="other.example").status_code == 403
+    assert post(node, b"no film", **{"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
 def test_docs_page_lists_the_interface_and_loads_nothing_from_elsewhere(node: Node) -> None:

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from kneematch import __version__
-from kneematch.connections import LimitedProtocol, open_port
+from kneematch.connections import TRUSTED_SITES, LimitedProtocol, open_port
 from kneematch.films.files import FILE_MODE
 from kneematch.films.pictures import encode
 from kneematch.films.read import read_isolated
@@ -53,6 +53,9 @@ def node_app(node: Node) -> FastAPI:
         host = request.headers.get("host", "").rsplit(":", 1)[0].strip("[]")
         if node.config.host in LOCAL and host not in LOCAL:  # a web page whose name was rebound
             return PlainTextResponse("The request is for another host.", HTTPStatus.FORBIDDEN)
+        site = request.headers.get("sec-fetch-site", "none")
+        if request.method != "GET" and site not in TRUSTED_SITES:  # it would be examined unseen
+            return PlainTextResponse("The request comes from another page.", HTTPStatus.FORBIDDEN)
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
         known = not token or secrets.compare_digest(given, token.encode())
         if not known and request.scope["path"] != HEALTH:  # a URL has the given host in it

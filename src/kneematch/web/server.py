@@ -28,7 +28,7 @@ from starlette.responses import (
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kneematch.connections import HOST, LimitedProtocol
+from kneematch.connections import HOST, TRUSTED_SITES, LimitedProtocol
 from kneematch.errors import KneematchError
 from kneematch.films.pictures import encode, to_grey8
 from kneematch.films.radiograph import Radiograph
@@ -39,8 +39,6 @@ STATIC: Final = Path(__file__).parent / "static"
 SHUTDOWN_S: Final = 2  # for responses under way when the user presses Ctrl-C
 HOST_NAMES: Final = (HOST, "localhost")  # accepted in the Host header
 MAX_BODY_BYTES: Final = 64 * 1024  # a request body is a few boxes
-# Sec-Fetch-Site of requests from the page itself, and of addresses that the user typed.
-TRUSTED_SITES: Final = ("same-origin", "none")
 CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
 MAX_SIDE_PX: Final = 5000  # larger films are shown smaller
 FILM_QUALITY: Final = 92  # JPEG quality at which compression errors are below a film's noise
