@@ -28,6 +28,7 @@ from kneephantoms import Phantom, phantom, plan_film, true_knees
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
 METAL_SEED = 10_000  # seed of the first film that is drawn for its metal
 HEADS = 40  # films of heads that squares are cut out of
+SQUARES = 8  # that are cut out of each film
 EMPTY = 0.02  # standard deviation of a square that shows nothing
 Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
 
@@ -108,9 +109,9 @@ def more_cases(folder: Path) -> Iterator[Case]:
         yield case
 
 
-def square_cases(folder: Path, each: int = 8, seed: int = 0) -> Iterator[Case]:
+def square_cases(folder: Path) -> Iterator[Case]:
     """Yield squares of 224 x 224 pixels cut out of films without a frontal knee, and turned."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     films = [
         case.film
         for cases in (kind_cases(folder / "kinds"), more_cases(folder / "more"))
@@ -118,7 +119,7 @@ def square_cases(folder: Path, each: int = 8, seed: int = 0) -> Iterator[Case]:
         if case.knees == 0 and case.group != "no frontal knee"
     ]
     films += [read(path) for path in sorted((folder / "heads").glob("*.jpg"))[:HEADS]]
-    for film, k in product(films, range(each)):
+    for film, k in product(films, range(SQUARES)):
         side = round(min(film.size) * random.uniform(0.35, 1.0))
         top, left = (int(random.integers(0, length - side + 1)) for length in film.size)
         square = torch.from_numpy(film.pixels[top : top + side, left : left + side].copy())

@@ -1,11 +1,11 @@
 """Measure landmarks that are found from one drawing, before and after learning without labels.
 
-    python lab/landmarks.py FOLDER [--template head-126] [--mm 0.3] [--every 1] [--train]
+    python lab/landmarks.py FOLDER [--template head-126] [--mm 0.3] [--train]
 
 FOLDER has films NAME.jpg and landmarks.csv (id, x1, y1, x2, y2, ...: pixels). All landmarks are
 drawn on one film, with a box around them, and looked for on the others. Prints the mean error, the
 share of errors below 4 mm and the CPU time a film. --train takes every second film, without its
-labels, for the training, and measures on the others; --same measures on all of them.
+labels, for the training, and measures on the others.
 """
 
 import argparse
@@ -30,9 +30,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--template", default="head-126", help="film that is drawn on")
     parser.add_argument("--mm", type=float, default=0.3, help="pixel spacing")
-    parser.add_argument("--every", type=int, default=1, help="measure on every n-th film")
     parser.add_argument("--train", action="store_true")
-    parser.add_argument("--same", action="store_true", help="measure on the films of the training")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with (args.folder / "landmarks.csv").open(encoding="utf-8") as file:
@@ -40,10 +38,10 @@ def main() -> None:
     labels = {name: np.array(values).reshape(-1, 2) for name, values in rows.items()}
     paths = {name: args.folder / f"{name}.jpg" for name in labels}
     drawn = drawing(paths[args.template], labels.pop(args.template))
-    names, model = list(labels)[:: args.every], None
+    names, model = list(labels), None
     with TemporaryDirectory() as folder:
         if args.train:
-            films, names = (names, names) if args.same else (names[::2], names[1::2])
+            films, names = names[::2], names[1::2]
             template, model = Path(folder) / "template.json", Path(folder) / "model.safetensors"
             save_annotation(drawn, template)
             begun = time.process_time()

@@ -28,7 +28,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("before", type=Path, help="folder of a run")
     parser.add_argument("after", type=Path, help="folder of another run")
-    parser.add_argument("--limit", type=float, default=0.05, help="of a margin's move, in px")
+    parser.add_argument(
+        "--limit", type=float, default=0.05, help="largest move of a margin that is accepted, in px"
+    )
     args = parser.parse_args()
     return compare(args.before, args.after, args.limit)
 

@@ -7,9 +7,8 @@ In a page, `<!-- commands -->` becomes every command with its arguments and opti
 import dataclasses
 import inspect
 import re
-from enum import Enum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import typer
 from mkdocs.config.defaults import MkDocsConfig
@@ -121,16 +120,7 @@ def _names(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return f"`{parameter.metavar or parameter.name.upper()}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    choices = _choices(parameter.type_descriptor.annotation)
-    return f"{names} {choices or parameter.metavar or ''}".strip()
-
-
-def _choices(annotation: Any) -> str:
-    """Return the values of an enumeration, also of an optional one or of a list of one."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return ", ".join(f"`{member.value}`" for member in kind)
-    return ""
+    return f"{names} {parameter.metavar or ''}".strip()
 
 
 def _default(parameter: Any) -> str:
@@ -142,7 +132,7 @@ def _default(parameter: Any) -> str:
     default = parameter.default
     if getattr(parameter, "is_flag", False) or default in (None, (), []) or callable(default):
         return ""
-    return f"`{getattr(default, 'value', default)}`"
+    return f"`{default}`"
 
 
 def _escaped(text: str) -> str:

@@ -54,6 +54,7 @@ R_L_WORDS += ",LEG,LEGS,LENGTH,LL,LR,LM,LONG,LOW,LINE"
 OTHER_WORDS = "PORTABLE,SUPINE,STANDING,KNEE,AP,UPRIGHT,UPR,AXIAL,PELVIS,ANKLE,FOOT,12:45,MERCHANT"
 OTHER_WORDS += ",PATELLAR,POSTERIOR,HORIZONTAL BEAM,FILM"
 LOOK_ALIKES = "PBKFITEJ71CDHUVAXN4"
+MISTAKEN = 0.1  # least share of a letter in a part that shows none
 OTHER_SIGN = -1  # no letter for the reader, and nothing that the spotter should know
 SIGNS = [c for c in string.ascii_letters + string.digits + "+-#%&?/|()[]<" if c not in "RL"]
 CAPITALS = list(string.ascii_uppercase + string.digits)
@@ -380,14 +381,14 @@ def draw_patches(seed: int, films: int, count: int) -> tuple[Images, Classes]:
 
 
 @torch.no_grad()
-def mistakes(network: nn.Module, films: list[Images], reduction: int, least: float = 0.1) -> Tensor:
+def mistakes(network: nn.Module, films: list[Images], reduction: int) -> Tensor:
     """Return the parts (N, PATCH, PATCH) of films without letters that are taken for one."""
     found = []
     for film in films:
         pixels = torch.from_numpy(film)
         seen = reduced(pixels / 255, reduction)
         likely = network(seen[None, None].to(next(network.parameters()))).softmax(1)[0, 1:].amax(0)
-        for place in (STRIDE * (likely > least).nonzero()).tolist():
+        for place in (STRIDE * (likely > MISTAKEN).nonzero()).tolist():
             y, x = (min(at, side - PATCH) for at, side in zip(place, film.shape, strict=True))
             found.append(pixels[y : y + PATCH, x : x + PATCH])
     return torch.stack(found)

@@ -130,14 +130,14 @@ class Hardware:
         for x, y in (places[0], places[-1]):
             self.draw.ellipse([x - thick / 2, y - thick / 2, x + thick / 2, y + thick / 2], grey)
 
-    def shape(self, points: Sequence[Point], grey: int = 255) -> None:
+    def shape(self, points: Sequence[Point]) -> None:
         """Draw a polygon whose corners are rounded by a closed spline."""
         corners = np.array(points)
         for _ in range(3 if self.rng.random() < 0.8 else 0):  # Chaikin's corner cutting
             after = np.roll(corners, -1, 0)
             corners = np.stack([0.8 * corners + 0.2 * after, 0.2 * corners + 0.8 * after], 1)
             corners = corners.reshape(-1, 2)
-        self.draw.polygon([self.pixel(u, v) for u, v in corners.tolist()], fill=grey)
+        self.draw.polygon([self.pixel(u, v) for u, v in corners.tolist()], fill=255)
 
     def pixel(self, u: float, v: float) -> Point:
         return FINER * PX * (u - CORNER[0]), FINER * PX * (v - CORNER[1])
@@ -164,17 +164,17 @@ class Hardware:
             head = np.add(start, along / length * 0.02)
             self.line([start, tuple(head)], width * self.uniform(1.3, 2.2))
 
-    def stem(self, v0: float, v1: float, widths: Point, u: float = 0.0) -> None:
+    def stem(self, v0: float, v1: float, widths: Point) -> None:
         """Draw a tapered rod along the shaft."""
         lean = self.uniform(-0.05, 0.05)
         (a, b), tip = widths, (v1 - v0) * 0.03
         self.shape(
             [
-                (u - a, v0),
-                (u + a, v0),
-                (u + lean + b, v1 - tip),
-                (u + lean, v1),
-                (u + lean - b, v1 - tip),
+                (-a, v0),
+                (a, v0),
+                (lean + b, v1 - tip),
+                (lean, v1),
+                (lean - b, v1 - tip),
             ]
         )
 

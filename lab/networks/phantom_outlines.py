@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kneematch.knee.measure import Array, Outlines
 from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, CropFrame
+from kneematch.training.outline_training import MAX_ROTATION_DEG, MAX_SHIFT, MAX_ZOOM
 from kneephantoms.anatomy import (
     KneeShape,
     femur_border,
@@ -39,9 +40,6 @@ FLANK_HEIGHT: Final = 0.025
 FEMUR_ENDS_V: Final = -0.13  # the sides of the femur are known above it
 TIBIA_STARTS_V: Final = 0.04  # and those of the tibia below it
 FARTHEST_V: Final = 1.6  # to which true outlines follow the shafts
-MAX_ROTATION_DEG: Final = 8.0
-MAX_SHIFT: Final = 0.09  # in plateau widths
-MAX_ZOOM: Final = 0.16  # natural logarithm
 REACH: Final = 0.4  # how far from a border its displacement is felt, in plateau widths
 SMALLEST_GAP: Final = 0.003  # width of the joint space, in plateau widths
 

@@ -55,9 +55,7 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
     [
         ([], "No films"),
         (["film.dcm", "--methods", "nonsense"], "--methods must be some of locator"),
-        (["film.dcm", "--resume", "--force"], "leave one out"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
-        (["--templates", "folder", "--template", "t.json"], "leave out --template"),
         (["--templates", "missing"], "missing has 0 templates"),
     ],
 )

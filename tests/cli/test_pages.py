@@ -11,7 +11,7 @@ import pytest
 
 from kneematch import errors
 from kneematch.cli.main import main
-from kneematch.web.server import open_port
+from kneematch.connections import open_port
 
 
 @pytest.fixture(scope="module")

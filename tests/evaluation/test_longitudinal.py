@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from pydicom import dcmread
+from pydicom.config import IGNORE
+from pydicom.dataelem import DataElement
 
 from detections import make_detection, make_record
 from kneematch.cli.main import main
@@ -149,11 +151,12 @@ def test_compare_runs_knows_patients_by_a_hash_of_their_number(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pixels = np.random.default_rng(0).random((40, 40), dtype=np.float32)
-    numbers = {"one": "SECRET-1", "two": "SECRET-1", "other": "SECRET-2", "none": ""}
+    first = "SECRET-1" * 9  # longer than numbers may be
+    numbers = {"one": first, "two": first, "other": "SECRET-2", "none": ""}
     for name, number in numbers.items():
         write_dicom(tmp_path / f"{name}.dcm", pixels, mm_per_px=None, laterality="B")
         dataset = dcmread(tmp_path / f"{name}.dcm")
-        dataset.PatientID = number
+        dataset["PatientID"] = DataElement("PatientID", "LO", number, validation_mode=IGNORE)
         dataset.save_as(tmp_path / f"{name}.dcm")
     salt = tmp_path / "salt"
     salt.write_text("of the user\n")
@@ -164,16 +167,20 @@ def test_compare_runs_knows_patients_by_a_hash_of_their_number(
     assert main([*command, "-o", str(tmp_path / "out.csv")]) == 1
     (row,) = read_table(tmp_path / "out.csv")
     assert (row["film_before"], row["film_after"]) == ("one.dcm", "two.dcm")
-    expected = hmac.new(b"of the user", b"SECRET-1", hashlib.sha256).hexdigest()
+    expected = hmac.new(b"of the user", first.encode(), hashlib.sha256).hexdigest()
     assert row["patient"] == expected[:16]
     said = capsys.readouterr()
     assert "none.dcm: its header has no PatientID" in said.err
     files = [tmp_path / name for name in ("out.csv", "out.html")]
     for text in (said.out, said.err, *(file.read_text() for file in files)):
         assert "SECRET" not in text
-    salt.write_text(" \n")
+    for content, reason in ((b" \n", "is empty"), (b"\xff", "not a text in UTF-8")):
+        salt.write_bytes(content)
+        assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
+        assert reason in capsys.readouterr().err
+    salt.unlink()
     assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
-    assert "is empty" in capsys.readouterr().err
+    assert "salt cannot be read: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -236,9 +243,14 @@ def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
     with pytest.raises(SettingsError, match=r"three\.dcm: no film with a measured knee"):
         compare_runs(runs, out, on=patients(tmp_path, "three.dcm,p"))
     other = tmp_path / "other.csv"
-    other.write_text("a,b\n")
-    with pytest.raises(SettingsError, match="lacks the columns film and patient"):
-        compare_runs(runs, out, on=other)
+    for text, reason in (
+        ("a,b\n", "lacks the columns film and patient"),
+        ("", "it is empty"),
+        ("film,patient\n\none.dcm\n", "row 3 has 1 cells instead of 2"),
+    ):
+        other.write_text(text)
+        with pytest.raises(SettingsError, match=reason):
+            compare_runs(runs, out, on=other)
     with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
         compare_runs((tmp_path, runs[1]), out, on=patients(tmp_path))
     with pytest.raises(SettingsError, match="table of patients"):

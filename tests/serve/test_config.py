@@ -12,11 +12,16 @@ from kneematch.serve.config import ServeConfig, parse_address
     ("settings", "reason"),
     [
         ({"host": "0.0.0.0"}, "needs a `token_file`"),
-        ({"send_to": ("pacs:104",)}, "neither AET@HOST:PORT nor a URL"),
+        *(
+            ({"send_to": (address,)}, "neither AET@HOST:PORT nor a URL")
+            for address in ("pacs:104", "PACS@host:65536", "PACS@host:0", "PÄCS@host:104")
+        ),
+        ({"send_to": ("https://",)}, "neither AET@HOST:PORT nor a URL"),
         ({"objects": ("seg",)}, "needs `measure`"),
         ({"objects": ("sr", "pdf")}, "not pdf"),
         ({"tls_cert": Path("cert.pem")}, "belong together"),
         ({"most_waiting": 0}, "must be 1 or more"),
+        ({"workers": 0}, "must be 1 or more"),
         ({"ae_title": "LONGER THAN 16 CHARACTERS"}, "1 to 16 printable"),
         ({"accept": ("",)}, "1 to 16 printable"),
         ({"http_port": 65_536}, "at most 65535"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kneematch.errors import SettingsError
 from kneematch.run.film_record import FilmRecord
 from kneematch.serve import node as module
 from kneematch.serve.config import ServeConfig
@@ -35,3 +36,9 @@ def test_node_waits_while_no_worker_process_can_start(
     node.finish()
     assert [answer.status for answer in answers] == ["failed"]
     assert "neither DICOM nor" in answers[0].reason
+
+
+def test_node_refuses_a_certificate_of_receivers_that_is_not_there(tmp_path: Path) -> None:
+    config = ServeConfig(port=0, send_to=("tls:PACS@127.0.0.1:104",), tls_ca=tmp_path / "ca.pem")
+    with pytest.raises(SettingsError, match="certificate cannot be used: No such file"):
+        module.Node(config, tmp_path / "queue")

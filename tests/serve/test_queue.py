@@ -151,6 +151,9 @@ def test_queue_says_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "spoilt" / "queue.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(SettingsError, match="damaged"):
         Queue(tmp_path / "spoilt", 3)
+    (tmp_path / "other" / "queue.sqlite").mkdir(parents=True)
+    with pytest.raises(SettingsError, match="unable to open"):
+        Queue(tmp_path / "other", 3)
 
 
 def test_queue_commits_before_it_acknowledges(queue: Queue) -> None:

@@ -6,11 +6,13 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pydicom
 import pytest
 import requests
+from pydicom.dataelem import DataElement
 from pydicom.uid import generate_uid
 
 from kneephantoms import SynthConfig, synthesize
@@ -162,6 +164,19 @@ def test_node_says_nothing_of_headers(node: Node, orthanc: Orthanc, films: list[
         assert text not in said
 
 
+def test_node_says_nothing_of_values_that_do_not_keep_to_the_standard(
+    tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
+) -> None:
+    dataset, before = pydicom.dcmread(films[6]), examined(node)
+    longer = DataElement("PatientName", "PN", "x" * 65, validation_mode=pydicom.config.IGNORE)
+    dataset["PatientName"] = longer  # than names may be
+    dataset.save_as(tmp_path / "film.dcm")
+    assert node.send(tmp_path / "film.dcm") == 0
+    eventually(lambda: node.done(before + 1), "the film is examined")
+    assert len(modalities(orthanc, films[6])) == 3
+    assert "Warning" not in node.text()
+
+
 def post(node: Node, content: bytes, query: str = "", **headers: str) -> requests.Response:
     return requests.post(f"{node.url}/detect{query}", content, headers=headers, timeout=60)
 
@@ -191,6 +206,7 @@ def test_post_detect_refuses_what_it_cannot_use(node: Node) -> None:
     assert (answer.status_code, "neither DICOM nor" in answer.text) == (422, True)
     assert post(node, b"", "?crop=perhaps").status_code == 422
     assert post(node, b"no film", Host="other.example").status_code == 403
+    assert post(node, b"no film", **{"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
 def test_docs_page_lists_the_interface_and_loads_nothing_from_elsewhere(node: Node) -> None:
@@ -264,6 +280,29 @@ def test_node_survives_kills_of_itself_and_of_its_receiver(
     assert node.stop(signal.SIGTERM) == 0
     assert "Traceback" not in node.text()
     orthanc.stop()
+
+
+def test_node_answers_beside_more_connections_than_it_keeps(tmp_path: Path) -> None:
+    code = "from kneematch.cli.main import run; from kneematch import connections; "
+    code += "connections.IDLE_S = 1; run()"
+    node = Node(tmp_path, program=("-c", code))
+    place = "127.0.0.1", int(node.url.rsplit(":", 1)[1])
+    idle = [socket.create_connection(place) for _ in range(200)]
+    for connection in idle:
+        connection.settimeout(60)
+        with connection, suppress(ConnectionResetError):
+            assert connection.recv(1) == b""  # the node has closed it
+    assert post(node, b"no film").status_code == 422
+    assert node.stop() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="there is no IPv6")
+def test_node_listens_by_ipv6(tmp_path: Path) -> None:
+    node = Node(tmp_path, "--host", "::1", address="[::1]")
+    assert post(node, b"no film").status_code == 422
+    with socket.create_connection(("::1", node.port)):
+        pass
+    assert node.stop() == 0
 
 
 def certificate(folder: Path) -> tuple[str, str]:

@@ -110,10 +110,14 @@ class Node(Server):
     """`kneematch serve` on free ports."""
 
     def __init__(
-        self, folder: Path, *options: str, program: tuple[str, ...] = ("-m", "kneematch")
+        self,
+        folder: Path,
+        *options: str,
+        address: str = "127.0.0.1",
+        program: tuple[str, ...] = ("-m", "kneematch"),
     ) -> None:
         self.port, http = free_port(), free_port()
-        self.url = f"http{'s' if '--tls-cert' in options else ''}://127.0.0.1:{http}"
+        self.url = f"http{'s' if '--tls-cert' in options else ''}://{address}:{http}"
         command = [sys.executable, *program, "serve", "queue", "--port", str(self.port)]
         command += ["--http-port", str(http), "--workers", "1", *options]
         super().__init__(command, folder, lambda: answers(f"{self.url}/health"))

@@ -43,6 +43,24 @@ def test_train_learns_landmarks_that_detect_takes_as_its_model(tmp_path: Path) -
         train_landmarks([str(films)], template, model)
 
 
+def test_train_refuses_what_landmarks_of_a_part_have_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
+    command = [
+        "train",
+        str(tmp_path / "drawn.png"),
+        "--template",
+        str(tmp_path / "part.json"),
+        "-o",
+    ]
+    assert main([*command, str(tmp_path / "m.safetensors"), "--epochs", "3", "--resume"]) == 2
+    assert "--epochs, --resume cannot be used with a template of" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "m.txt")]) == 2
+    assert "m.txt: " in capsys.readouterr().err
+    assert not list(tmp_path.glob("m.*"))
+
+
 def test_train_landmarks_needs_areas_beyond_doubt(tmp_path: Path) -> None:
     save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
     film = save_film(tmp_path / "other.png", part_film(seed=30))

@@ -93,6 +93,7 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
         tune(read_masks(tmp_path), tmp_path / "0.png", force=True)
     before, after = load_network(start), load_network(out)
     assert not torch.equal(before.head.weight, after.head.weight)
+    assert tune(read_masks(tmp_path), out, steps=10, force=True) == 2  # one of which warms up
 
 
 def test_outlines_of_mask_are_its_borders_bridged_where_columns_are_empty() -> None:

@@ -14,13 +14,14 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from kneematch.cli.main import main
+from kneematch.connections import open_port
 from kneematch.films.annotation import Annotation, annotate, save_annotation
 from kneematch.films.read import read
 from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.run.database import Run
 from kneematch.web.annotate import SplitFilm, detected_annotation
 from kneematch.web.review import ReviewSession, review_app
-from kneematch.web.server import Credentials, make_server, open_port
+from kneematch.web.server import Credentials, make_server
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 from phantom_films import radiograph

@@ -15,9 +15,9 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
+from kneematch import connections
 from kneematch.errors import SettingsError
 from kneematch.run.database import Run
-from kneematch.web import server
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import ReviewSession, review_app
 from kneematch.web.server import Credentials
@@ -123,7 +123,7 @@ def test_page_closes_connections_that_ask_nothing_and_does_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(server, "IDLE_S", 1)
+    monkeypatch.setattr(connections, "IDLE_S", 1)
     credentials = serve(review_app(ReviewSession(run_folder, Path())))
     place = "127.0.0.1", credentials.port
     idle = [socket.create_connection(place) for _ in range(400)]

@@ -154,8 +154,15 @@ def test_review_page_adds_the_knee_that_the_detector_recognises(
         (left, right) = film.found
         run.save([replace(film, found=(left,), knees=(left,))])
     page = open_review(out)
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
     page.keyboard.press("Enter")
     page.wait_for_selector("#editor[data-ready]")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("k")
+    assert asked == ["Discard the changes of this knee? They are not saved."]
+    expect(page.locator("#save-area")).to_be_enabled()
+    page.keyboard.press("r")
     page.keyboard.press("k")
     expect(page.locator("#notice")).to_contain_text("A knee was recognised here")
     expect(page.locator("#laterality [aria-pressed=true]")).to_have_text(right.laterality)

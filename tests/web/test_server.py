@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.errors import SettingsError
 from kneematch.web.annotate import annotate_app
 from kneematch.web.server import (
     COOKIE,
@@ -17,7 +16,6 @@ from kneematch.web.server import (
     SECURITY_HEADERS,
     STATIC,
     Credentials,
-    open_port,
 )
 
 BOX = [300.0, 200.0, 420.0, 320.0]
@@ -190,13 +188,6 @@ def test_auth_logs_each_refusal_as_one_line(
         422,
     ]
     assert credentials.secret not in caplog.text
-
-
-def test_open_port_listens_on_this_machine_only() -> None:
-    with open_port() as listening:
-        assert listening.getsockname()[0] == "127.0.0.1"
-        with pytest.raises(SettingsError, match="cannot be used"):
-            open_port(listening.getsockname()[1])
 
 
 def test_static_files_load_nothing_from_elsewhere() -> None:

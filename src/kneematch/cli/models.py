@@ -1,6 +1,7 @@
 """`kneematch train`, `evaluate` and `export-onnx`: make, compare and export models."""
 
 import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import chain
@@ -24,6 +25,7 @@ from kneematch.options import INPUT, METHOD, OUTPUT
 from kneematch.training.config import TrainConfig
 
 TUNING_OPTIONS: Final = ("device", "seed", "force")  # which apply to the outline network, too
+PART_OPTIONS: Final = ("force",)  # the same for the landmarks of another part
 MOST_REASONS: Final = 10
 
 _input: Any = partial(typer.Option, rich_help_panel=INPUT)
@@ -86,7 +88,8 @@ def train(
     and a warning says if the new one is worse.
 
     For a template of another part of the body, only its landmarks are learnt, from films of that
-    part. Give the file to `detect` with --model, beside --template.
+    part, with no other option than --force. Give the file to `detect` with --model, beside
+    --template.
 
     NAME.metrics.csv shows the progress. A checkpoint is kept beside it until the training ends.
     """
@@ -101,7 +104,8 @@ def train(
             tune_outlines,
         )
 
-        _refuse_others(config, films, template)
+        more = ["FILMS"] * bool(films) + ["--template"] * (template is not None)
+        _refuse_others(config, TUNING_OPTIONS, more, "with --outlines or --masks")
         tuning = {name: getattr(config, name) for name in TUNING_OPTIONS}
         knees = chain(
             () if outlines is None else read_corrected(outlines, root),
@@ -126,6 +130,7 @@ def train(
     result: TrainResult | LearntLandmarks
     other_part = load_annotation(template).find != KNEES
     if other_part:
+        _refuse_others(config, PART_OPTIONS, [], "with a template of another part than knees")
         with writing(out):
             result = train_landmarks(films, template, out, force=config.force, progress=progress)
     else:
@@ -141,16 +146,17 @@ def train(
         raise typer.Exit(SOME_FAILED)
 
 
-def _refuse_others(config: TrainConfig, films: list[str] | None, template: Path | None) -> None:
-    """Raise SettingsError if settings were given that the outline network does not have."""
+def _refuse_others(
+    config: TrainConfig, known: Collection[str], more: Sequence[str], where: str
+) -> None:
+    """Raise SettingsError if options were given besides those that are known in this training."""
     given = [
         f"--{item.name.replace('_', '-')}"
         for item in fields(config)
-        if item.name not in TUNING_OPTIONS and getattr(config, item.name) != item.default
+        if item.name not in known and getattr(config, item.name) != item.default
     ]
-    given += ["FILMS"] * bool(films) + ["--template"] * (template is not None)
-    if given:
-        raise SettingsError(f"{', '.join(given)} cannot be used with --outlines or --masks.")
+    if given := [*given, *more]:
+        raise SettingsError(f"{', '.join(given)} cannot be used {where}.")
 
 
 @config_options(EvaluateConfig)

@@ -73,7 +73,8 @@ def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> Non
 
     The app is made after the port was opened, so that a port in use leaves no trace.
     """
-    from kneematch.web.server import Credentials, open_port, serve
+    from kneematch.connections import open_port
+    from kneematch.web.server import Credentials, serve
 
     with open_port(port) as listening:
         app, credentials = make_app(), Credentials(listening.getsockname()[1])

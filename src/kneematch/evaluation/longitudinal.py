@@ -14,6 +14,7 @@ from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.longitudinal_page import write_page
 from kneematch.films.csv_text import Cell, read_csv_file
 from kneematch.films.files import check_suffix, read_text, refuse_existing
+from kneematch.films.radiograph import silent
 from kneematch.films.read import read_header
 from kneematch.knee.measure import PERCENT, UNITS
 from kneematch.options import as_path, check_type
@@ -188,7 +189,8 @@ class _Films:
             header = read_header(film)
         except FilmError as error:
             raise LookupError("its header cannot be read") from error
-        number = None if header is None else header_text(header, "PatientID")
+        with silent():
+            number = None if header is None else header_text(header, "PatientID")
         if not number or self.secret is None:
             raise LookupError("its header has no PatientID")
         return hash_patient(number, self.secret)
@@ -197,8 +199,10 @@ class _Films:
 def _read_secret(path: Path) -> bytes:
     try:
         secret = read_text(path).strip().encode()
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read ({type(error).__name__}).") from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} cannot be read: it is not a text in UTF-8.") from error
     if not secret:
         raise SettingsError(f"{path} is empty. Write a long random text into it.")
     return secret
@@ -308,7 +312,10 @@ def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         header, rows = read_csv_file(path)
         if not set(columns) <= set(header):
             raise ValueError(f"it lacks the columns {' and '.join(columns)}")
-        return [dict(zip(header, row, strict=True)) for row in rows if row]  # not an empty line
+        for number, row in enumerate(rows, start=2):
+            if len(row) not in (0, len(header)):  # an empty line has no cells
+                raise ValueError(f"row {number} has {len(row)} cells instead of {len(header)}")
+        return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (OSError, ValueError, csv.Error) as error:
         raise SettingsError(f"{path} cannot be read as a table: {error}.") from error
 

@@ -67,8 +67,10 @@ def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
     """
     with open_regular(path) as file:
         text = file.read().decode("utf-8-sig", "surrogateescape")
-    header, *rows = read_csv(io.StringIO(text, newline=""))
-    return header, rows
+    rows = list(read_csv(io.StringIO(text, newline="")))
+    if not rows:
+        raise ValueError("it is empty")
+    return rows[0], rows[1:]
 
 
 def _is_formula(cell: str) -> bool:

@@ -14,7 +14,8 @@ from kneematch.options import INPUT, OUTPUT, check_options, option
 from kneematch.run.config import DICOM_OBJECTS
 
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
-DICOM_ADDRESS: Final = re.compile(r"(tls:)?([^@\s\\]{1,16})@(.+):(\d{1,5})")
+AE_TITLE: Final = r"[!-\[\]-~]{1,16}"  # printable ASCII without spaces and backslashes
+DICOM_ADDRESS: Final = re.compile(rf"(tls:)?({AE_TITLE})@([^@]+):(\d{{1,5}})")
 SHORTEST_TOKEN: Final = 16  # characters
 LAST_PORT: Final = 65_535
 
@@ -62,7 +63,7 @@ class ServeConfig:
         parser=options.parse_names,
     )
     measure: bool = _output(False, help="Measure every knee.")
-    workers: int | None = options.workers_option()
+    workers: int | None = options.workers_option(help="Number of worker processes.", minimum=1)
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -72,10 +73,11 @@ class ServeConfig:
         if "seg" in self.objects and not self.measure:
             raise SettingsError("--objects seg needs --measure, which finds the outlines.")
         for address in self.send_to:
-            if not address.startswith(("http://", "https://")) and not parse_address(address):
+            is_url = re.match(r"https?://[^/?#]", address)
+            if not is_url and not parse_address(address):
                 raise SettingsError(f"{address} is neither AET@HOST:PORT nor a URL.")
         for title in (self.ae_title, *self.accept):
-            if not re.fullmatch(r"[!-\[\]-~]{1,16}", title):
+            if not re.fullmatch(AE_TITLE, title):
                 raise SettingsError(
                     "An AE title has 1 to 16 printable ASCII characters, without spaces and "
                     f"backslashes, not {title!r}."
@@ -112,6 +114,8 @@ class ServeConfig:
 
 
 def parse_address(text: str) -> tuple[bool, str, str, int] | None:
-    """Return whether to use TLS, AE title, host and port of a receiver; None for a URL."""
+    """Return whether to use TLS, AE title, host and port of a receiver; None for other texts."""
     match = DICOM_ADDRESS.fullmatch(text)
-    return match and (bool(match[1]), match[2], match[3], int(match[4]))
+    if match is None or not 0 < int(match[4]) <= LAST_PORT:
+        return None
+    return bool(match[1]), match[2], match[3], int(match[4])

@@ -4,8 +4,8 @@ import asyncio
 import base64
 import logging
 import secrets
-import socket
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from kneematch import __version__
-from kneematch.errors import SettingsError
+from kneematch.connections import TRUSTED_SITES, LimitedProtocol, open_port
 from kneematch.films.files import FILE_MODE
 from kneematch.films.pictures import encode
 from kneematch.films.read import read_isolated
@@ -30,7 +30,7 @@ from kneematch.knee.overlay import draw_detections
 from kneematch.run.film_record import FAILED, FilmRecord
 from kneematch.serve.config import LOCAL, ServeConfig
 from kneematch.serve.node import Node
-from kneematch.serve.queue import OWN
+from kneematch.serve.queue import OWN, Queue
 
 HEALTH: Final = "/health"  # the only path that needs no token
 UNKNOWN_CALLER: Final = "A token is needed, as the header Authorization: Bearer TOKEN.\n"
@@ -53,6 +53,9 @@ def node_app(node: Node) -> FastAPI:
         host = request.headers.get("host", "").rsplit(":", 1)[0].strip("[]")
         if node.config.host in LOCAL and host not in LOCAL:  # a web page whose name was rebound
             return PlainTextResponse("The request is for another host.", HTTPStatus.FORBIDDEN)
+        site = request.headers.get("sec-fetch-site", "none")
+        if request.method != "GET" and site not in TRUSTED_SITES:  # it would be examined unseen
+            return PlainTextResponse("The request comes from another page.", HTTPStatus.FORBIDDEN)
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
         known = not token or secrets.compare_digest(given, token.encode())
         if not known and request.scope["path"] != HEALTH:  # a URL has the given host in it
@@ -70,7 +73,7 @@ def node_app(node: Node) -> FastAPI:
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> str:
         """Count films and objects, in the text format of Prometheus."""
-        return metrics_text(node)
+        return metrics_text(node.queue, node.config.send_to)
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     def page() -> str:
@@ -147,17 +150,23 @@ def _png(picture: Image.Image) -> str:
     return base64.b64encode(encode(picture, "png")).decode()
 
 
-def metrics_text(node: Node) -> str:
-    """Return the numbers of films by state, the time they took, and the objects by receiver."""
+def metrics_text(queue: Queue, receivers: Sequence[str]) -> str:
+    """Return the numbers of films by state, the time they took, and the objects by receiver.
+
+    Receivers are numbered from 1 on; 0 stands for all those of earlier starts.
+    """
     states = "SELECT state, count(*), coalesce(sum(finished - received), 0) FROM films"
-    films = node.queue.query(f"{states} GROUP BY state")
+    films = queue.query(f"{states} GROUP BY state")
     lines = [f'kneematch_films{{state="{state}"}} {count}' for state, count, _ in films]
     lines.append(f"kneematch_film_seconds_sum {sum(seconds for *_, seconds in films):.3f}")
-    goals = {goal: number for number, goal in enumerate(node.config.send_to, start=1)}
-    objects = "SELECT receiver, state, count(*) FROM objects GROUP BY receiver, state"
-    for goal, state, count in node.queue.query(objects):  # 0: a receiver of an earlier start
-        labels = f'receiver="{goals.get(goal, 0)}",state="{state}"'
-        lines.append(f"kneematch_objects{{{labels}}} {count}")
+    numbers = {receiver: number for number, receiver in enumerate(receivers, start=1)}
+    objects: Counter[tuple[int, str]] = Counter()
+    for receiver, state, count in queue.query(
+        "SELECT receiver, state, count(*) FROM objects GROUP BY receiver, state"
+    ):
+        objects[numbers.get(receiver, 0), state] += count
+    for (number, state), count in sorted(objects.items()):
+        lines.append(f'kneematch_objects{{receiver="{number}",state="{state}"}} {count}')
     return "\n".join([*lines, ""])
 
 
@@ -167,14 +176,9 @@ def serve(config: ServeConfig, folder: Path, started: Callable[[str], None]) -> 
     `started` is called with a line that names the ports.
     """
     config.token()  # one that cannot be used is refused before anything starts
-    try:
-        listening = socket.create_server((config.host, config.http_port))
-    except OSError as error:
-        where = f"Port {config.http_port} cannot be used"
-        raise SettingsError(f"{where}: {error.strerror}. Choose another --http-port.") from error
-    with listening:
+    with open_port(config.http_port, config.host) as listening:
         node = Node(config, folder)
-        how: dict[str, Any] = {**QUIET, "http": "h11", "ws": "none", "lifespan": "off"}
+        how: dict[str, Any] = {**QUIET, "http": LimitedProtocol, "ws": "none", "lifespan": "off"}
         tls = config.tls_key, config.tls_cert
         how |= dict(zip(("ssl_keyfile", "ssl_certfile"), tls, strict=True))
         server = uvicorn.Server(uvicorn.Config(node_app(node), **how))

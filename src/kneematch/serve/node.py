@@ -16,6 +16,7 @@ from pynetdicom import AE, evt
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.films.dicom import CODESTREAM_SYNTAXES, header_value
+from kneematch.films.radiograph import silent
 from kneematch.films.read import read_header
 from kneematch.films.run_folder import DICOM
 from kneematch.parallel import ChildProcess, WorkerDied, usable_cores
@@ -54,7 +55,7 @@ def examine(film: FilmRecord) -> FilmRecord:
     """Visit a film in a worker process; one without a name only starts it."""
     if not film.name:
         return film
-    with suppress(FilmError):  # which the visit reports
+    with suppress(FilmError), silent():  # the visit reports an error
         header = read_header(film.path)
         if header is not None and header_value(header, "ManufacturerModelName") == MAKER:
             return replace(film, status=OWN)
@@ -84,7 +85,7 @@ class Node:
         objects = config.objects if config.send_to else ()
         how = DetectConfig(measure=config.measure, export=objects, device="cpu")
         start = partial(load, Visit(how, folder))
-        count = usable_cores() if config.workers is None else max(config.workers, 1)
+        count = config.workers or usable_cores()
         self._children: SimpleQueue[ChildProcess] = SimpleQueue()
         for _ in range(count):
             self._children.put(ChildProcess(examine, start))
@@ -132,6 +133,7 @@ class Node:
         handlers: list[Any] = [(evt.EVT_C_STORE, self._receive)]
         try:
             tls = None if config.tls_cert is None else config.tls(ssl.Purpose.CLIENT_AUTH)
+            config.tls(ssl.Purpose.SERVER_AUTH)  # refused now rather than when results are sent
             return entity.start_server((config.host, config.port), False, tls, handlers)
         except OSError as error:
             reason = f"port {config.port} or a certificate cannot be used: {error.strerror}."

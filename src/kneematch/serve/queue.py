@@ -49,7 +49,8 @@ SELECT file FROM objects WHERE state = 'waiting'
 """
 ADD: Final = """
 INSERT INTO films (instance, file, received) VALUES (?, ?, ?) ON CONFLICT (instance) DO UPDATE
-SET file = excluded.file, received = excluded.received, state = 'waiting', reason = ''
+SET file = excluded.file, received = excluded.received, finished = NULL, state = 'waiting',
+    reason = ''
 WHERE state = 'failed' RETURNING id
 """
 TAKE: Final = """
@@ -94,8 +95,8 @@ class Queue:
         if files and not path.exists():
             raise SettingsError(f"{folder} has files of another origin. Name a new folder.")
         path.touch(FILE_MODE)
-        self._sql = sqlite3.connect(path, timeout=0, check_same_thread=False)
         try:
+            self._sql = sqlite3.connect(path, timeout=0, check_same_thread=False)
             self._sql.executescript(SCHEMA)
             known = {name for (name,) in self.query(KNOWN)}
         except sqlite3.DatabaseError as error:

@@ -24,6 +24,7 @@ from pynetdicom import AE, evt
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.dsutils import encode
 
+from kneematch.films.radiograph import silent
 from kneematch.serve.config import ServeConfig, parse_address
 from kneematch.serve.queue import Entry, Queue
 
@@ -170,7 +171,8 @@ def _c_store(association: Any, answers: SimpleQueue[Any], content: bytes) -> Non
     syntax, request = context.transfer_syntax[0], C_STORE()
     request.MessageID, request.AffectedSOPClassUID = 1, dataset.SOPClassUID
     request.AffectedSOPInstanceUID = dataset.SOPInstanceUID
-    encoded = encode(dataset, syntax.is_implicit_VR, syntax.is_little_endian)
+    with silent():
+        encoded = encode(dataset, syntax.is_implicit_VR, syntax.is_little_endian)
     if encoded is None:
         raise Refused("it cannot be encoded")
     request.DataSet = BytesIO(encoded)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.films.discovery import select_films
-from kneematch.films.files import refuse_existing
+from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.films.read import read_isolated
 from kneematch.knee.body_part import save_landmarks
 from kneematch.knee.detector import Detector
@@ -29,6 +29,7 @@ from kneematch.search.landmark_matching import (
     cut_patches,
     find_landmarks,
 )
+from kneematch.training.config import MODEL_SUFFIX
 
 PRIOR_FILMS: Final = 10  # weight of the covariance before learning
 ROUNDS: Final = 2
@@ -53,7 +54,8 @@ def train_landmarks(
     progress: Progress = no_progress,
 ) -> LearntLandmarks:
     """Learn the landmarks of a template on films without labels, and write them to a file."""
-    if Path(out).exists() and not force:
+    check_suffix(Path(out), MODEL_SUFFIX, "a model")
+    if os.path.lexists(out) and not force:
         refuse_existing(Path(out))
     detector = Detector.load(template=template, device="cpu")
     if detector.part is None:

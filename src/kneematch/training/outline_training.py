@@ -51,6 +51,7 @@ STEPS: Final = 600
 BATCH: Final = 8  # crops per step
 RATE: Final = 1e-3  # peak learning rate
 WARM_UP: Final = 0.1  # share of the steps during which the learning rate rises
+SHORTEST_CYCLE: Final = 11  # steps; PyTorch divides by zero where the rate rises for one
 TARGET_SD: Final = 1.0  # standard deviation of the distribution that is learnt, in pixels
 MARGIN_WEIGHT: Final = 0.3  # weight in the loss of each coordinate of the margins
 DISTANCE_WEIGHT: Final = 0.2  # weight in the loss of the mean's error in pixels
@@ -169,7 +170,7 @@ def tune_outlines(
     freeze_batchnorm(network)
     optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, RATE, steps, pct_start=WARM_UP, cycle_momentum=False
+        optimiser, RATE, max(steps, SHORTEST_CYCLE), pct_start=WARM_UP, cycle_momentum=False
     )
     # After 150 steps on 34 of the real crops of lab/measure.py, widths on 9 others are off by 0.41
     # % of the plateau (built-in: 0.65; with phantoms mixed in: 0.51); after 150 steps on 8 crops,

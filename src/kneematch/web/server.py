@@ -4,11 +4,9 @@ Also how both pages read films and show them.
 """
 
 import logging
-import os
 import secrets
 import socket
 import threading
-from asyncio import Transport
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
@@ -29,23 +27,18 @@ from starlette.responses import (
 )
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kneematch.errors import KneematchError, SettingsError
+from kneematch.connections import HOST, TRUSTED_SITES, LimitedProtocol
+from kneematch.errors import KneematchError
 from kneematch.films.pictures import encode, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 
 COOKIE: Final = "kneematch"
 STATIC: Final = Path(__file__).parent / "static"
-MAX_CONNECTIONS: Final = 100  # a browser opens six
-IDLE_S: Final = 10  # time for the first request of a connection
 SHUTDOWN_S: Final = 2  # for responses under way when the user presses Ctrl-C
-HOST: Final = "127.0.0.1"
 HOST_NAMES: Final = (HOST, "localhost")  # accepted in the Host header
 MAX_BODY_BYTES: Final = 64 * 1024  # a request body is a few boxes
-# Sec-Fetch-Site of requests from the page itself, and of addresses that the user typed.
-TRUSTED_SITES: Final = ("same-origin", "none")
 CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
 MAX_SIDE_PX: Final = 5000  # larger films are shown smaller
 FILM_QUALITY: Final = 92  # JPEG quality at which compression errors are below a film's noise
@@ -160,15 +153,6 @@ def _refusal(request: Request, credentials: Credentials) -> tuple[int, str] | No
     return None
 
 
-def open_port(port: int = 0) -> socket.socket:
-    """Return a listening socket that other machines cannot reach; port 0 chooses a free one."""
-    try:  # it listens at once, so that a browser that connects before the app runs waits for it
-        return socket.create_server((HOST, port))
-    except OSError as error:
-        why = os.strerror(error.errno or 0)  # without the address, which its own text repeats
-        raise SettingsError(f"Port {port} cannot be used: {why}. Choose another one.") from error
-
-
 def page_app(page: str) -> FastAPI:
     """Return an app that serves one HTML page and the static files; routes are added to it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -195,19 +179,6 @@ def page_app(page: str) -> FastAPI:
         return JSONResponse({"problem": reason}, status)
 
     return app
-
-
-class LimitedProtocol(H11Protocol):
-    """HTTP on connections that are closed if there are too many, or if nothing is asked."""
-
-    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Begin to count the time until the first request, or close the connection."""
-        super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            ends = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)
-            self.timeout_keep_alive_task = ends
 
 
 def serve(app: ASGIApp, credentials: Credentials, listening: socket.socket) -> None:

@@ -188,7 +188,9 @@ export class Editor {
 
   // Shows a new knee in a half without one; it is not stored before it is saved.
   async add(side = this.free[0]) {
+    if (!this.place.dataset.ready) return; // the knee is not shown yet
     if (!this.free.includes(side)) return showNotice(say("Both sides of the film have a knee already"), "fair");
+    if (!this.#mayDiscard()) return;
     const { row } = this;
     showNotice(say("Looking for a knee"));
     const knee = await getJson(`api/draft/${row}/${side}`);
@@ -307,9 +309,14 @@ export class Editor {
     return this.knee && this.knee !== this.saved && (noted || this.adding || !same(this.knee, this.start));
   }
 
-  // Leaves the knee by an action; asks first if a change would be lost.
+  // Asks whether changes may be lost, if there are any.
+  #mayDiscard() {
+    return !this.#unsaved || confirm(say("Discard the changes of this knee? They are not saved."));
+  }
+
+  // Leaves the knee by an action.
   #leave(action) {
-    if (this.#unsaved && !confirm(say("Discard the changes of this knee? They are not saved."))) return;
+    if (!this.#mayDiscard()) return;
     this.knee = null;
     action();
   }
