@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Final, Self
 
 from kneematch.errors import SettingsError
@@ -25,7 +25,7 @@ from kneematch.knee.detection import CORRECTED, REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
-from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, film_names
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, Made, film_names
 from kneematch.run.sqlite import OtherVersion, connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
@@ -250,7 +250,7 @@ class Run:
         outdated: dict[int, frozenset[str]] = {}
         rows = self.query("SELECT id, made FROM films WHERE status != ''") if artifacts else []
         for number, text in rows:
-            made = json.loads(text)
+            made = self._made(text)
             kinds = frozenset(
                 each.kind
                 for each in artifacts
@@ -299,8 +299,7 @@ class Run:
     def _record(self, rows: list[tuple[Any, ...]]) -> FilmRecord:
         number, path, name, *version, status, reason = rows[0][:7]
         height, width, mm_per_px, last_decision, made, gone = rows[0][7:13]
-        if PurePath(name).name != name or "\0" in name:
-            raise SettingsError(f"{self.path} holds a name that leaves its folder.")
+        self._check_names([name])
         found = [_knee(row[14]) if row[14] else None for row in rows]
         decided = [_knee(row[15]) if row[15] else None for row in rows]
         current = [new or old for new, old in zip(decided, found, strict=True)]
@@ -318,9 +317,29 @@ class Run:
             tuple(knee for knee in current if knee is not None),
             decisions,
             last_decision,
-            made=json.loads(made),
+            made=self._made(made),
             gone=bool(gone),
         )
+
+    def names(self) -> list[str]:
+        """Return the beginnings of the names of all films' files."""
+        names = [name for (name,) in self.query("SELECT name FROM films")]
+        self._check_names(names)
+        return names
+
+    def _made(self, text: str) -> Made:
+        """Return what was made of a film."""
+        with user_errors(self.path):
+            made: Made = json.loads(text)
+            self._check_names([file for kind in made for file in made[kind][FILES]])
+            if not made.keys() <= set(FOLDERS):
+                raise KeyError("no kind of files")
+        return made
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Raise SettingsError for names of files that leave their folder: they will be removed."""
+        if any(os.path.basename(name) != name or "\0" in name for name in names):  # noqa: PTH119
+            raise SettingsError(f"{self.path} holds a name that leaves its folder.")
 
     def to_visit(self, films: Iterable[int]) -> Iterator[FilmRecord]:
         """Yield films, in their order; their next visit takes all decisions into account."""

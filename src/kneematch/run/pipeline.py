@@ -297,7 +297,7 @@ def _remove_run(out: Path) -> None:
     names: list[str] = []
     if (out / RUN_DATABASE).exists():
         with suppress(DamagedRun, OtherVersion), Run(out) as run:
-            names = [name for (name,) in run.query("SELECT name FROM films")]
+            names = run.names()
     files = [
         f"{kind}/{file}"
         for kind in FOLDERS
