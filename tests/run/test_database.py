@@ -99,6 +99,25 @@ def test_run_says_in_one_line_that_it_is_damaged(run: Run) -> None:
             Run(run.out).close()
 
 
+@pytest.mark.parametrize("damage", ["start", "middle"])
+def test_run_says_that_only_its_thumbnails_are_damaged(run: Run, damage: str) -> None:
+    number = save_one(run, KNEE)
+    film = replace(run.record(number), thumbnail=bytes(20_000))
+    run.save([film])
+    run.close()
+    thumbnails = run.out / "thumbnails.sqlite"
+    content = thumbnails.read_bytes()
+    broken = b"nothing" if damage == "start" else content[:4096] + bytes(len(content) - 4096)
+    thumbnails.write_bytes(broken)
+    refused = pytest.raises(SettingsError, match=r"thumbnails\.sqlite is damaged\. Remove it")
+    with refused, Run(run.out) as again:
+        again.save([film])
+    thumbnails.unlink()
+    with Run(run.out) as again:
+        assert again.record(number).found[0].to_dict() == KNEE.to_dict()
+        assert again.thumbnail(number) is None
+
+
 def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:
     run.query("ALTER TABLE knees RENAME COLUMN side TO place")
     run.query("PRAGMA user_version = 2")
