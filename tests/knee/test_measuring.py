@@ -62,7 +62,7 @@ def test_measure_knees_flags_what_an_untrained_network_sees(
         assert set(values(knee).values()) == {None}
         assert knee.measures is not None
         assert knee.measures.outlines.medial == ("right" if knee.side == "left" else "left")
-        again = Detection.from_dict(json.loads(json.dumps(knee.to_dict())))
+        again = Detection.from_json(json.dumps(knee.to_dict()))
         assert again.to_dict() == knee.to_dict()
 
 

@@ -1,5 +1,6 @@
 """Detection: the joint area of one knee, in the pixels of its film."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
+from kneematch.films.files import BROKEN
 from kneematch.films.radiograph import Point
 from kneematch.knee.measure import COMPARTMENTS, JointMeasures, in_mm
 
@@ -218,14 +220,14 @@ class Detection:
         return plain
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "Detection":
-        """Return the detection that `to_dict` wrote.
+    def from_json(cls, text: str) -> "Detection":
+        """Return the detection whose `to_dict` was stored as JSON.
 
         Raises:
-            SettingsError: names or values are not those of a detection.
+            SettingsError: it is no JSON, or names or values are not those of a detection.
         """
         try:
-            found = dict(plain)
+            found = dict(json.loads(text))
             found["to_film"] = np.array(found["to_film"], np.float64).reshape(3, 3)
             places = found["landmarks"].items()
             found["landmark_sd_px"] = dict(found["landmark_sd_px"])
@@ -234,7 +236,7 @@ class Detection:
             if found["measures"] is not None:
                 found["measures"] = JointMeasures.from_dict(found["measures"])
             return cls(**found)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except BROKEN as error:
             raise SettingsError(
                 f"A stored detection cannot be read ({type(error).__name__}). Run the films again."
             ) from error

@@ -300,10 +300,10 @@ class Run:
         number, path, name, *version, status, reason = rows[0][:7]
         height, width, mm_per_px, last_decision, made, gone = rows[0][7:13]
         self._check_names([name])
-        found = [_knee(row[14]) if row[14] else None for row in rows]
-        decided = [_knee(row[15]) if row[15] else None for row in rows]
+        found = [Detection.from_json(row[14]) if row[14] else None for row in rows]
+        decided = [Detection.from_json(row[15]) if row[15] else None for row in rows]
         current = [new or old for new, old in zip(decided, found, strict=True)]
-        decisions = {row[13]: Decision.from_dict(json.loads(row[16])) for row in rows if row[16]}
+        decisions = {row[13]: Decision.from_json(row[16]) for row in rows if row[16]}
         return FilmRecord(
             number,
             path,
@@ -436,7 +436,7 @@ class Run:
         rows = (
             self.query("SELECT id, found FROM knees WHERE found IS NOT NULL") if templates else []
         )
-        found = {key: _knee(text) for key, text in rows}
+        found = {key: Detection.from_json(text) for key, text in rows}
         for template in templates:
             areas = {key: area for key, area in found.items() if area.template == template}
             limit = run_limit([area.match_back or 0.0 for area in areas.values()])
@@ -515,7 +515,7 @@ class Run:
             "k.id = d.knee JOIN films f ON f.id = k.film ORDER BY d.id"
         )
         for time, path, side, content, revokes in rows:
-            decision = Decision.from_dict(json.loads(content))
+            decision = Decision.from_json(content)
             yield time, path, side, decision, revokes is not None
 
     def count_outdated_decisions(self) -> int:
@@ -524,15 +524,17 @@ class Run:
             "SELECT k.found, d.content FROM knees k JOIN decisions d ON d.id = k.decision "
             "WHERE k.state = ''"
         )
-        decisions = [(found, Decision.from_dict(json.loads(text))) for found, text in rows]
+        decisions = [(found, Decision.from_json(text)) for found, text in rows]
         # Without a knee, a rejection says what is true anyway.
         return sum(bool(found) or each.state != REJECTED for found, each in decisions)
 
 
 def applied_state(found: str | None, content: str) -> str:
     """Return the state of a decision, or "" if it does not apply to the knee that was found."""
-    decision = Decision.from_dict(json.loads(content))
-    return decision.state if decision.applies_to(_knee(found) if found else None) else ""
+    decision = Decision.from_json(content)
+    return (
+        decision.state if decision.applies_to(Detection.from_json(found) if found else None) else ""
+    )
 
 
 def _version(size: int | None, modified_ns: int) -> FileVersion | None:
@@ -541,10 +543,6 @@ def _version(size: int | None, modified_ns: int) -> FileVersion | None:
 
 def _json(knee: Detection | None) -> str | None:
     return None if knee is None else json.dumps(knee.to_dict())
-
-
-def _knee(text: str) -> Detection:
-    return Detection.from_dict(json.loads(text))
 
 
 def absolute_path(film: str) -> str:

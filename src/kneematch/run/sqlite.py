@@ -11,13 +11,11 @@ from typing import Final
 from urllib.parse import quote
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import FILE_MODE
+from kneematch.films.files import BROKEN, FILE_MODE
 from kneematch.films.run_folder import THUMBNAILS
 
 BUSY_S: Final = 1.0  # time to wait for another process
 NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-# What is raised for JSON or values in a database that kneematch does not write.
-BAD_CONTENT: Final = (ValueError, LookupError, TypeError, AttributeError)
 # ERROR means tables, columns or a file format that kneematch does not make.
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
@@ -74,7 +72,7 @@ def user_errors(path: Path) -> Iterator[None]:
     """Turn errors of the database at a path into those that a user can do something about."""
     try:
         yield
-    except BAD_CONTENT as error:
+    except BROKEN as error:
         raise _damaged(path) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
