@@ -58,7 +58,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         if temp not in (_waiting.get() or ()):
-            temp.unlink(missing_ok=True)
+            with suppress(OSError):  # which would take the place of the first error
+                temp.unlink()
     _flush(target.parent)  # so that the new name survives a power cut
 
 
