@@ -468,11 +468,11 @@ class Run:
 
     def revoke(self, reader: str = "") -> int | None:
         """Revoke the newest decision that holds, of a reader or of all; return its knee or None."""
-        newest = self.newest_decision(reader)
-        if newest is None:
-            return None
-        number, knee, content = newest
         with self._transaction():
+            newest = self.newest_decision(reader)
+            if newest is None:
+                return None
+            number, knee, content = newest
             self._add_decision(knee, content, number)
         return knee
 
