@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from kneematch.errors import SettingsError
 from kneematch.films.files import BROKEN
 from kneematch.films.radiograph import LATERALITIES, Point
-from kneematch.knee.detection import ACCEPTED, CORRECTED, DECISIONS, DEGREE, PIXEL, Detection
+from kneematch.knee.detection import (
+    ACCEPTED,
+    CORRECTED,
+    DECISIONS,
+    DEGREE,
+    PIXEL,
+    Detection,
+    map_landmarks,
+)
 from kneematch.knee.measure import JointMeasures, Outlines
 
 METHOD: Final = "review"  # method of an area or landmarks that a reviewer placed
@@ -218,11 +226,10 @@ def move(found: Detection, area: Area) -> Detection:
     """
     to_film = area.to_film(area.width_px / found.width_px * found.height_px, found.side)
     motion = to_film @ np.linalg.inv(found.to_film)
-    points = np.array([*found.landmarks.values()]).reshape(-1, 2) @ motion[:2, :2].T + motion[:2, 2]
     return replace(
         found,
         to_film=to_film,
-        landmarks=dict(zip(found.landmarks, map(tuple, points.tolist()), strict=True)),
+        landmarks=map_landmarks(motion, found.landmarks),
         energy=math.nan,
         method=METHOD,
         expected_error_px=None,

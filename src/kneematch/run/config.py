@@ -305,10 +305,10 @@ class DetectConfig:
         """Return the SHA-256 of the outline network, after checking that it can be used."""
         from kneematch.films.files import content_hash
         from kneematch.knee.measuring import outline_network
-        from kneematch.models.outlines import builtin_network
+        from kneematch.models.outlines import OUTLINES_FILE
 
         outline_network(self.outlines)
-        return {"outlines": content_hash(self.outlines or builtin_network())}
+        return {"outlines": content_hash(self.outlines or OUTLINES_FILE)}
 
 
 def check_pattern(option: str, pattern: str) -> None:

@@ -18,7 +18,7 @@ from kneematch.films.run_folder import CROPS, DETECTIONS
 from kneematch.knee.crop import CropSize, assumed_spacing, place
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.run.artifacts import crop_names
-from kneematch.run.film_record import FILES, FilmRecord
+from kneematch.run.film_record import FILES, OK, FilmRecord
 
 Columns = dict[str, int | None]  # names and decimals, None for text
 AddRow = Callable[[Mapping[str, Cell]], None]
@@ -62,7 +62,7 @@ CROP_COLUMNS: Final[Columns] = {
 }
 TABLES: Final = (DETECTIONS, "detections.parquet", "detections.json")
 ORIGINAL: Final = "detections.original.csv"  # as found, where the others have reviewed rows
-OK, GONE = "ok", "gone"  # status of a row; GONE where the film is no longer there
+GONE: Final = "gone"  # status of a row whose film is no longer there; others are OK
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 
