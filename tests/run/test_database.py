@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detections import make_detection
@@ -15,6 +16,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import FileVersion
 from kneematch.knee.decision import Area, Decision
 from kneematch.knee.detection import Detection
+from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.artifacts import Artifact, VisitedFilm, Written
 from kneematch.run.database import Run
 from kneematch.run.film_record import FilmRecord
@@ -103,6 +105,15 @@ def test_run_says_in_one_line_that_it_is_damaged(run: Run) -> None:
         run.path.write_bytes(damage)
         with pytest.raises(SettingsError, match=r"damaged\. The tables beside it are still good"):
             Run(run.out).close()
+
+
+def test_run_unmeasured_leaves_out_areas_of_other_parts(run: Run) -> None:
+    hip = replace(make_detection("right", (70.0, 50.0), (20.0, 20.0)), template="hip")
+    lines = np.array([[30.0, 48.0], [50.0, 48.0]]), np.array([[30.0, 52.0], [50.0, 52.0]])
+    measures = JointMeasures.from_outlines(Outlines(*lines, medial="right"))
+    save_one(run, replace(KNEE, measures=measures), hip, path="a.dcm")
+    without = save_one(run, KNEE, hip, path="b.dcm")
+    assert run.unmeasured() == [without]
 
 
 @pytest.mark.parametrize("damage", ["start", "middle"])

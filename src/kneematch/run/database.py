@@ -363,8 +363,8 @@ class Run:
     def unmeasured(self) -> list[int]:
         """Return the films with knees that were not measured, such as before the run was to."""
         rows = self.query(
-            "SELECT DISTINCT film FROM knees WHERE json_extract(found, '$.measures') IS NULL "
-            "AND found IS NOT NULL"
+            "SELECT DISTINCT film FROM knees WHERE found IS NOT NULL AND "
+            "json_extract(found, '$.measures') IS NULL AND json_extract(found, '$.template') = ''"
         )
         return [number for (number,) in rows]
 

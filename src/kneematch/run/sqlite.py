@@ -106,7 +106,7 @@ def _damaged(path: Path) -> DamagedRun:
 
 def _is_sound(path: Path) -> bool:
     """Return whether SQLite can read a database, which this process may have locked."""
-    address = f"file:{quote(os.fsencode(path.resolve()))}?immutable=1"
+    address = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as sql:
             return bool(sql.execute("PRAGMA quick_check").fetchall() == [("ok",)])
