@@ -436,6 +436,7 @@ def test_detect_folder_refuses_to_continue_with_other_settings(
         "paper": True,
         "method": "neural",
         "model": str(_other_model(tmp_path)),
+        "left_is": "R",
         "knees": "1",
     }
     for name, value in changed.items():
