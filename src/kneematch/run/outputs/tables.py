@@ -134,7 +134,7 @@ def open_tables(paths: Iterable[Path], columns: Columns) -> Iterator[AddRow]:
         yield add
 
 
-def csv_text(cell: Cell, decimals: int | None) -> str:
+def _cell_text(cell: Cell, decimals: int | None) -> str:
     """Return a cell as the CSV tables have it."""
     return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
 
@@ -159,7 +159,7 @@ def json_list(file: TextIO) -> Callable[[object], None]:
 @contextmanager
 def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
     with write_csv(path, columns) as add:
-        yield lambda row: add(map(csv_text, row.values(), columns.values()))
+        yield lambda row: add(map(_cell_text, row.values(), columns.values()))
 
 
 @contextmanager
