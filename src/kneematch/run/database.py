@@ -532,9 +532,8 @@ class Run:
 def applied_state(found: str | None, content: str) -> str:
     """Return the state of a decision, or "" if it does not apply to the knee that was found."""
     decision = Decision.from_json(content)
-    return (
-        decision.state if decision.applies_to(Detection.from_json(found) if found else None) else ""
-    )
+    knee = Detection.from_json(found) if found else None
+    return decision.state if decision.applies_to(knee) else ""
 
 
 def _version(size: int | None, modified_ns: int) -> FileVersion | None:

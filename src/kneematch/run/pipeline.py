@@ -292,11 +292,13 @@ def _open_run(plan: _Plan) -> Iterator["Run"]:
 def _check_working_folder(run: "Run") -> None:
     """Raise SettingsError if relative paths of a run's films now mean other files, or none."""
     named, folder = run.setting("out"), run.setting("folder")
-    films = [Path(path) for _, path in run.paths() if not Path(path).is_absolute()]
-    if not films or folder is None:
+    if folder is None:  # a new run
         return
     made = where_made(run.out, named) or Path(folder)
-    if made != Path.cwd() and any((made / film).exists() for film in films):
+    if made == Path.cwd():
+        return
+    relative = (path for _, path in run.paths() if not os.path.isabs(path))  # noqa: PTH117
+    if any((made / path).exists() for path in relative):
         raise SettingsError(
             f"The films in {run.out} have paths relative to {made}. Repeat the command there, or "
             "choose another folder for the results."
