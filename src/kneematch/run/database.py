@@ -339,7 +339,9 @@ class Run:
     def _check_names(self, names: Iterable[str]) -> None:
         """Raise SettingsError for names of files that leave their folder: they will be removed."""
         if any(os.path.basename(name) != name or "\0" in name for name in names):  # noqa: PTH119
-            raise SettingsError(f"{self.path} holds a name that leaves its folder.")
+            raise SettingsError(
+                f"{self.path} holds a name that leaves its folder. Detect into another folder."
+            )
 
     def to_visit(self, films: Iterable[int]) -> Iterator[FilmRecord]:
         """Yield films, in their order; their next visit takes all decisions into account."""
