@@ -203,6 +203,7 @@ def test_read_dicom_makes_bones_bright_as_the_header_says(
         ({"ImagerPixelSpacing": [0.14] * 2, "PixelSpacing": [0.13] * 2}, 0.13, "PixelSpacing"),
         ({"ImagerPixelSpacing": [0.1] * 2, "PixelSpacing": [0.1] * 2}, 0.1, "ImagerPixelSpacing"),
         ({"PixelSpacing": [0, 0], "ImagerPixelSpacing": [0.14] * 2}, 0.14, "ImagerPixelSpacing"),
+        ({"PixelSpacing": ["1e-320"] * 2, "ImagerPixelSpacing": ["1e300"] * 2}, None, None),
         ({"PixelSpacing": [0.1, 0.1005]}, 0.1005, "PixelSpacing"),
         ({"PixelAspectRatio": [1, 1]}, None, None),
     ],

@@ -1,6 +1,7 @@
 """Files appear whole or not at all, and their versions are told apart."""
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +50,13 @@ def test_atomic_write_leaves_the_old_file_on_failure(
         spoil()
     assert (tmp_path / "a.txt").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_atomic_write_names_the_file_that_it_could_not_make(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "file" / "a.csv", tmp_path / "none" / "a.csv"):
+        with pytest.raises(OSError, match=re.escape(str(target))):
+            write_file(target, b"")
 
 
 def test_atomic_write_keeps_two_writers_apart(tmp_path: Path) -> None:

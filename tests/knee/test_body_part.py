@@ -63,6 +63,15 @@ def test_detector_finds_one_part_and_its_landmarks_anywhere_on_a_film(tmp_path: 
         assert 0 < area.landmark_sd_px[name] < 3
 
 
+@pytest.mark.parametrize("find", ["one", "pair", "any"])
+def test_detector_finds_parts_of_exactly_the_size_drawn(tmp_path: Path, find: str) -> None:
+    """No scale of the search lies in so narrow a range."""
+    found = detector(tmp_path, find, scale_range=1.0).detect(part_film(BESIDE, MIRRORED, seed=2))
+    sound = {area.half: area for area in found if not area.needs_review}
+    assert_found(sound["right"], BESIDE)
+    assert (find == "one") == ("left" not in sound)
+
+
 def test_detector_finds_a_pair_by_its_mirror_image(tmp_path: Path) -> None:
     left, right = detector(tmp_path, "pair").detect(part_film(MIRRORED, BESIDE, seed=3))
     assert_found(left, MIRRORED)

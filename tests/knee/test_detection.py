@@ -29,7 +29,7 @@ FOUND = make_detection(
 
 
 def through_json(found: Detection) -> Detection:
-    return Detection.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
+    return Detection.from_json(json.dumps(found.to_dict(), allow_nan=False))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -92,7 +92,7 @@ def test_from_matrix_maps_the_templates_landmarks() -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=8, max_size=8))
-def test_from_dict_returns_every_number_to_the_last_bit(numbers: list[float]) -> None:
+def test_from_json_returns_every_number_to_the_last_bit(numbers: list[float]) -> None:
     to_film = np.array([*numbers[:6], 0, 0, 1]).reshape(3, 3)
     found = replace(FOUND, to_film=to_film, landmarks={"": (numbers[6], numbers[7])})
     again = through_json(found)
@@ -111,6 +111,6 @@ def test_from_dict_returns_every_number_to_the_last_bit(numbers: list[float]) ->
         {"colour": "red"},
     ],
 )
-def test_from_dict_refuses_a_record_of_something_else(change: dict[str, Any]) -> None:
+def test_from_json_refuses_a_record_of_something_else(change: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
-        Detection.from_dict(FOUND.to_dict() | change)
+        Detection.from_json(json.dumps(FOUND.to_dict() | change))

@@ -110,18 +110,20 @@ def test_measure_outlines_of_a_wedge() -> None:
 
 
 def test_tibiofemoral_angle_of_straight_shafts() -> None:
-    assert tibiofemoral_angle(legs(0.0, 0.0)) == pytest.approx(0)
+    assert tibiofemoral_angle(legs(0.0, 0.0)).value == pytest.approx(0)
     lean = math.tan(math.radians(6))
-    assert tibiofemoral_angle(legs(0.0, -lean)) == pytest.approx(6)  # the foot is medial: varus
-    assert tibiofemoral_angle(legs(lean, 0.0)) == pytest.approx(6)
-    assert tibiofemoral_angle(rotated(legs(0.0, -lean), 25.0)) == pytest.approx(6)
-    assert tibiofemoral_angle(legs(0.0, 0.0, reach=160)) is None  # 0.8 plateau widths
+    assert tibiofemoral_angle(legs(0.0, -lean)).value == pytest.approx(
+        6
+    )  # the foot is medial: varus
+    assert tibiofemoral_angle(legs(lean, 0.0)).value == pytest.approx(6)
+    assert tibiofemoral_angle(rotated(legs(0.0, -lean), 25.0)).value == pytest.approx(6)
+    assert tibiofemoral_angle(legs(0.0, 0.0, reach=160)).value is None  # 0.8 plateau widths
     short, long = (
         measure_outlines(legs(0.0, -lean, reach))["tibiofemoral_angle"] for reach in (200, 300)
     )
     assert short.value == pytest.approx(6)
     assert short.sd > 2 > 1 > long.sd
-    assert tibiofemoral_angle(wedge()) is None
+    assert tibiofemoral_angle(wedge()).value is None
 
 
 def test_measure_outlines_of_an_even_joint_space() -> None:

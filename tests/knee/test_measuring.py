@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from kneematch.knee.measuring import (
     smooth,
 )
 from kneematch.knee.quality import CUT, METAL
-from kneematch.models.outlines import OutlineNetwork
+from kneematch.models.outlines import OutlineNetwork, save_network
 from kneephantoms.film_plan import plan_film
 from kneephantoms.rendering import Phantom, phantom
 from phantom_films import radiograph
@@ -62,8 +63,18 @@ def test_measure_knees_flags_what_an_untrained_network_sees(
         assert set(values(knee).values()) == {None}
         assert knee.measures is not None
         assert knee.measures.outlines.medial == ("right" if knee.side == "left" else "left")
-        again = Detection.from_dict(json.loads(json.dumps(knee.to_dict())))
+        again = Detection.from_json(json.dumps(knee.to_dict()))
         assert again.to_dict() == knee.to_dict()
+
+
+def test_outline_network_reads_a_file_again_that_was_replaced(tmp_path: Path) -> None:
+    path, crop, seen = tmp_path / "outlines.safetensors", torch.rand(1, 1, 256, 256), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        save_network(path, OutlineNetwork((4, 4, 4, 4, 4)), {"size": seed * "more"})
+        seen.append(outline_network(str(path))(crop))
+        assert outline_network(str(path)) is outline_network(str(path))
+    assert not torch.equal(*seen)
 
 
 def test_measure_placed_knees_looks_for_obstacles_at_the_new_place(made: Phantom) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,13 @@ from kneematch.films.annotation import BOXES, Annotation, load_annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.shapes import write_points
 from kneematch.knee.detector import Detector
-from kneematch.knee.template import cut_from_view, cut_template, import_template, read_template
+from kneematch.knee.template import (
+    annotation_of,
+    cut_from_view,
+    cut_template,
+    import_template,
+    read_template,
+)
 from kneematch.models.locator import VIEW_SIZE
 from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import HALF_SIZE
@@ -52,6 +59,12 @@ def half(*, mirrored: bool = False) -> View:
 
 def reflected(box: Box, width: float) -> Box:
     return width - box[2], box[1], width - box[0], box[3]
+
+
+def test_annotation_of_takes_any_path(tmp_path: Path) -> None:
+    synthesize(tmp_path, SynthConfig(1, size=(320, 400), workers=0))
+    (entry,) = (each for each in os.scandir(tmp_path) if each.name == "template.json")
+    assert annotation_of(entry) == annotation_of(entry.path) == load_annotation(entry.path)
 
 
 def test_cut_from_view_takes_the_pixels_in_the_box() -> None:

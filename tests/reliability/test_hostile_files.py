@@ -1,6 +1,7 @@
 """Links, pipes and devices in folders from elsewhere, and headers that were made to break a run."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,6 +61,29 @@ def test_detect_does_not_open_a_database_through_a_link(folder: Path, run: Run) 
         assert (done.returncode, done.stderr.count("is not a regular file")) == (2, 1)
         assert film.read_bytes() == before
         (folder / "out" / name).unlink()
+
+
+def test_detect_removes_no_file_that_a_database_names_elsewhere(folder: Path, run: Run) -> None:
+    assert run(*DETECT).returncode == 0
+    database, mine = folder / "out" / "run.sqlite", [folder / "a.jpg", folder / "out" / "a.jpg"]
+    good = database.read_bytes()
+    for path in mine:
+        path.touch()
+    elsewhere = '{{"{}": {{"settings": {{}}, "files": ["{}"]}}}}'
+    for change, command in (
+        ("name = '../../a'", (*DETECT, "--force")),
+        (f"made = '{elsewhere.format('crops', '../../a.jpg')}', bytes = 1", DETECT),
+        (f"made = '{elsewhere.format('..', 'a.jpg')}', bytes = 1", DETECT),
+        ("made = '{', bytes = 1", DETECT),
+    ):
+        database.write_bytes(good)
+        with RunDatabase(folder / "out") as changed:
+            changed.query(f"UPDATE films SET {change}")
+        done = run(*command)
+        assert all(path.exists() for path in mine), change
+        assert done.returncode == 2, change
+        assert re.search(r"leaves its folder\. |run\.sqlite is damaged\. ", done.stderr)
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")

@@ -4,9 +4,11 @@ import errno
 import fcntl
 import os
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from detections import make_detection
@@ -14,6 +16,8 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import FileVersion
 from kneematch.knee.decision import Area, Decision
 from kneematch.knee.detection import Detection
+from kneematch.knee.measure import JointMeasures, Outlines
+from kneematch.run.artifacts import Artifact, VisitedFilm, Written
 from kneematch.run.database import Run
 from kneematch.run.film_record import FilmRecord
 
@@ -38,6 +42,10 @@ def save_one(run: Run, *knees: Detection, path: str = "a.dcm") -> int:
     (film,) = run.to_visit([number])
     run.save([visited(film, *knees)])
     return number
+
+
+def refuse(film: VisitedFilm, folder: Path) -> Written:
+    raise AssertionError
 
 
 def test_run_keeps_films_and_knees_exactly(run: Run) -> None:
@@ -97,6 +105,57 @@ def test_run_says_in_one_line_that_it_is_damaged(run: Run) -> None:
         run.path.write_bytes(damage)
         with pytest.raises(SettingsError, match=r"damaged\. The tables beside it are still good"):
             Run(run.out).close()
+
+
+def test_run_unmeasured_leaves_out_areas_of_other_parts(run: Run) -> None:
+    hip = replace(make_detection("right", (70.0, 50.0), (20.0, 20.0)), template="hip")
+    lines = np.array([[30.0, 48.0], [50.0, 48.0]]), np.array([[30.0, 52.0], [50.0, 52.0]])
+    measures = JointMeasures.from_outlines(Outlines(*lines, medial="right"))
+    save_one(run, replace(KNEE, measures=measures), hip, path="a.dcm")
+    without = save_one(run, KNEE, hip, path="b.dcm")
+    assert run.unmeasured() == [without]
+
+
+@pytest.mark.parametrize("damage", ["start", "middle"])
+def test_run_says_that_only_its_thumbnails_are_damaged(run: Run, damage: str) -> None:
+    number = save_one(run, KNEE)
+    film = replace(run.record(number), thumbnail=bytes(20_000))
+    run.save([film])
+    run.close()
+    thumbnails = run.out / "thumbnails.sqlite"
+    content = thumbnails.read_bytes()
+    broken = b"nothing" if damage == "start" else content[:4096] + bytes(len(content) - 4096)
+    thumbnails.write_bytes(broken)
+    refused = pytest.raises(SettingsError, match=r"thumbnails\.sqlite is damaged\. Remove it")
+    with refused, Run(run.out) as again:
+        again.save([film])
+    thumbnails.unlink()
+    with Run(run.out) as again:
+        assert again.record(number).found[0].to_dict() == KNEE.to_dict()
+        assert again.thumbnail(number) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        ("decisions SET content = '{'", lambda run: list(run.decisions())),
+        ('decisions SET content = \'{"state": "accepted"}\'', lambda run: list(run.records())),
+        ("decisions SET content = '{}'", lambda run: run.count_outdated_decisions()),
+        ("knees SET found = '['", lambda run: run.decide(1, KNEE.side, Decision("accepted", AREA))),
+        ("films SET made = '{'", lambda run: list(run.records())),
+        ("films SET made = '[1]'", lambda run: run.outdated([Artifact("crops", {}, refuse)])),
+    ],
+)
+def test_run_says_in_one_line_that_its_content_is_damaged(
+    run: Run, change: str, read: Callable[[Run], object]
+) -> None:
+    number = save_one(run, KNEE)
+    run.decide(number, KNEE.side, Decision("accepted", replace(AREA, width_px=90.0)))
+    (run.out / "crops").mkdir()
+    read(run)
+    run.query(f"UPDATE {change}")
+    with pytest.raises(SettingsError, match=r"is damaged|cannot be read"):
+        read(run)
 
 
 def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:

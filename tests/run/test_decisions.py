@@ -1,13 +1,16 @@
 """review.csv: what is written is read back, and nothing else is taken for decisions."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from detections import make_detection
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Area, Decision
 from kneematch.knee.measure import Outlines
+from kneematch.run.database import Run
 from kneematch.run.decisions import COLUMNS, Entry, holding, read_decisions, write_decisions
 
 AREA = Area(400.25, 500.5, 200.0, 7.5)
@@ -44,6 +47,29 @@ def test_holding_keeps_the_last_decision_of_each_reader_unless_it_was_revoked() 
     assert list(holding([first, second, third]).values()) == [second, third]  # in the order made
     assert list(holding([first, second, third, undone]).values()) == [first, second]
     assert list(holding([first, undone, second]).values()) == [second]
+
+
+def test_holding_revokes_a_correction_before_the_last_decision(tmp_path: Path) -> None:
+    """As where a film has changed after two readers decided, of whom the last corrected."""
+    moved = Area(410.0, 500.0, 200.0, 0.0)
+    made = [
+        Decision("corrected", moved, landmarks={"margin": (1 / 3, 2.0)}, reader="A"),
+        Decision("accepted", AREA, reader="A"),
+        Decision("corrected", moved, reader="B"),
+    ]
+    (tmp_path / "out").mkdir()
+    with Run(tmp_path / "out", create=True) as run:
+        knee = make_detection("left", (400.25, 500.5), (200.0, 200.0), 7.5)
+        (film,) = run.to_visit(run.add(["a.dcm"]))
+        run.save([replace(film, status="ok", found=(knee,), knees=(knee,))])
+        for decision in made:
+            run.decide(film.id, "left", decision)
+        (film,) = run.to_visit([film.id])
+        run.save([film.without_corrections().flagged()])
+        assert run.record(film.id).decisions["left"] == made[1]
+        write_decisions(run.decisions(), tmp_path / "review.csv")
+    held = holding(read_decisions(tmp_path / "review.csv"))
+    assert [decision for _, _, _, decision, _ in held.values()] == made[1:2]
 
 
 def test_write_decisions_keeps_drawn_outlines(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -436,12 +437,39 @@ def test_detect_folder_refuses_to_continue_with_other_settings(
         "paper": True,
         "method": "neural",
         "model": str(_other_model(tmp_path)),
+        "left_is": "R",
         "knees": "1",
     }
     for name, value in changed.items():
         with pytest.raises(SettingsError, match=f"another {name}|{name} was \\S+ and is"):
             detect_folder(named, out, replace(config, **{name: value}))
     assert content(out) == before
+
+
+@pytest.mark.parametrize("name", ["out", "absolute"])
+def test_detect_folder_refuses_relative_paths_from_another_working_folder(
+    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """They would be other films, or the same ones a second time."""
+    one, two, new = (tmp_path / each for each in ("one", "two", "new"))
+    for number, folder in enumerate((one, two)):
+        folder.mkdir()
+        shutil.copy(films / f"phantom-0000{number}.dcm", folder / "film.dcm")
+    out = tmp_path / "absolute" if name == "absolute" else one / "out"
+    monkeypatch.chdir(one)
+    detect_folder("film.dcm", out if name == "absolute" else "out", CONFIG)
+    before = content(out)
+    monkeypatch.chdir(two)
+    for film in ("film.dcm", one / "film.dcm"):
+        with pytest.raises(SettingsError, match=re.escape(f"have paths relative to {one}.")):
+            detect_folder(film, out, CONFIG)
+    assert content(out) == before
+    monkeypatch.chdir(one)
+    assert detect_folder([one / "film.dcm", two / "film.dcm"], out, CONFIG).films == 2
+    monkeypatch.undo()
+    one.rename(new)  # with the results, if they are in it
+    monkeypatch.chdir(new)
+    assert detect_folder("film.dcm", new / "out" if name == "out" else out, CONFIG).films == 2
 
 
 def _other_model(folder: Path) -> Path:

@@ -11,8 +11,9 @@ import pytest
 from kneematch import DetectConfig, detect_folder
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import save_annotation
-from kneematch.knee.decision import Area
+from kneematch.knee.decision import Area, Decision
 from kneematch.run.apply import apply_review
+from kneematch.run.decisions import write_decisions
 from kneematch.web.review import DecisionRequest, ReviewSession
 from part_films import LANDMARKS, Place, part_annotation, part_film, save_film
 
@@ -121,6 +122,22 @@ def test_apply_review_keeps_the_templates_of_areas(found: Path) -> None:
         "right-2": ("ankle", "accepted"),
         "left-2": ("ankle", "corrected"),
     }
+
+
+@pytest.mark.parametrize(("template", "named"), [("", "knees"), ("elbow", "elbow")])
+def test_apply_review_refuses_areas_of_templates_that_the_run_does_not_have(
+    found: Path, tmp_path: Path, template: str, named: str
+) -> None:
+    before = (found / "detections.csv").read_bytes()
+    film = rows_of(found)[0]["film"]
+    area = Area(100.0, 100.0, 50.0, 0.0)
+    added = Decision("corrected", area, height_px=50.0, template=template)
+    entry = ("2026-01-02T03:04:05+00:00", film, "left-5", added, False)
+    write_decisions([entry], tmp_path / "review.csv")
+    with pytest.raises(SettingsError, match=f"areas of {named}, which the run has no template of"):
+        apply_review(found, decisions=tmp_path / "review.csv", workers=0)
+    apply_review(found, workers=0)
+    assert (found / "detections.csv").read_bytes() == before
 
 
 def test_detect_config_refuses_what_several_templates_cannot_have(

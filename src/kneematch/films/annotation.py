@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.films.files import read_text, write_file
+from kneematch.films.files import BROKEN, read_text, write_file
 from kneematch.films.radiograph import Point
 from kneematch.paper.split import LEFT, SIDES
 from kneematch.paper.template import Box
@@ -37,12 +37,6 @@ FINE: Final = (-0.665, -0.702, 0.684, 0.646)
 COARSE: Final = (-0.867, -0.904, 0.886, 0.848)
 RED: Final = (-0.627, -0.215, -0.234, 0.178)
 GREEN: Final = (0.253, -0.234, 0.646, 0.159)
-
-# What broken files raise, also by thousands of brackets and by numbers of hundreds of digits.
-BROKEN: Final = (
-    *(ValueError, LookupError, TypeError, AttributeError),
-    *(RecursionError, OverflowError),
-)
 
 
 @dataclass(frozen=True, slots=True)

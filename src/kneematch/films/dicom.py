@@ -72,6 +72,7 @@ SMALLEST_SIDE: Final = 480  # pixels
 EXACT_VALUES: Final = ("PixelPaddingValue", "ModalityLUTSequence")  # which are not averaged
 
 SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
+ABSURD_MM: Final = (1e-6, 1e6)  # spacings beyond these are garbage; others may be flagged
 SPACINGS: Final = (
     *("PixelSpacing", "ImagerPixelSpacing"),
     *("NominalScannedPixelSpacing", "PixelAspectRatio"),
@@ -431,7 +432,7 @@ def spacing(dataset: Dataset, path: Path) -> tuple[float | None, str | None]:
     if pairs["PixelSpacing"] == pairs["ImagerPixelSpacing"]:
         del pairs["PixelSpacing"]
     for keyword, pair in pairs.items():  # the distances of rows and of columns
-        if len(pair) != 2 or min(pair) <= 0:
+        if len(pair) != 2 or not ABSURD_MM[0] < min(pair) <= max(pair) < ABSURD_MM[1]:
             continue
         if abs(pair[0] - pair[1]) > SQUARE_WITHIN * max(pair):
             raise NotARadiograph(

@@ -26,6 +26,11 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
 MOST_TEXT_MB: Final = 256
+# What broken JSON raises where it is read, also by thousands of brackets and hundreds of digits.
+BROKEN: Final = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(RecursionError, OverflowError),
+)
 
 
 @contextmanager
@@ -53,7 +58,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         if temp not in (_waiting.get() or ()):
-            temp.unlink(missing_ok=True)
+            with suppress(OSError):  # which would take the place of the first error
+                temp.unlink()
     _flush(target.parent)  # so that the new name survives a power cut
 
 

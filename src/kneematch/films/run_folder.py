@@ -31,6 +31,14 @@ def find_root(out: Path, named: str | None, films: Sequence[str], root: Path | N
     """
     if root is not None or named is None or any(Path(film).exists() for film in films):
         return root or Path()
+    return where_made(out, named) or Path()
+
+
+def where_made(out: Path, named: str) -> Path | None:
+    """Return the working folder in which a run was made, as far as its folder's name tells.
+
+    `out` is the folder of the run, and `named` the same as it was named when the run was made.
+    """
     parts, place = Path(named).parts, out.resolve()
     moved = not parts or Path(named).is_absolute() or place.parts[-len(parts) :] != parts
-    return Path() if moved else place.parents[len(parts) - 1]
+    return None if moved else place.parents[len(parts) - 1]

@@ -1,5 +1,6 @@
 """Decision: what a reviewer decided about a knee, and the knees of a film as decided."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
@@ -9,8 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
+from kneematch.films.files import BROKEN
 from kneematch.films.radiograph import LATERALITIES, Point
-from kneematch.knee.detection import ACCEPTED, CORRECTED, DECISIONS, DEGREE, PIXEL, Detection
+from kneematch.knee.detection import (
+    ACCEPTED,
+    CORRECTED,
+    DECISIONS,
+    DEGREE,
+    PIXEL,
+    Detection,
+    map_landmarks,
+)
 from kneematch.knee.measure import JointMeasures, Outlines
 
 METHOD: Final = "review"  # method of an area or landmarks that a reviewer placed
@@ -108,15 +118,27 @@ class Decision:
         return plain
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "Decision":
-        """Return the decision that `to_dict` wrote."""
-        values = dict(plain)
-        values["area"] = Area(**values["area"])
-        if (points := values.get("landmarks")) is not None:
-            values["landmarks"] = {name: (float(x), float(y)) for name, (x, y) in points.items()}
-        if (outlines := values.get("outlines")) is not None:
-            values["outlines"] = Outlines.from_dict(outlines)
-        return cls(**values)
+    def from_json(cls, text: str) -> "Decision":
+        """Return the decision whose `to_dict` was stored as JSON.
+
+        Raises:
+            SettingsError: it is no JSON, or names or values are not those of a decision.
+        """
+        try:
+            values = dict(json.loads(text))
+            values["area"] = Area(**values["area"])
+            if (points := values.get("landmarks")) is not None:
+                values["landmarks"] = {
+                    name: (float(x), float(y)) for name, (x, y) in points.items()
+                }
+            if (outlines := values.get("outlines")) is not None:
+                values["outlines"] = Outlines.from_dict(outlines)
+            return cls(**values)
+        except BROKEN as error:
+            raise SettingsError(
+                f"A stored decision cannot be read ({type(error).__name__}). The run's database is "
+                "damaged; docs/outputs.md says how to save the others."
+            ) from error
 
 
 def check_outlines(outlines: Outlines) -> None:
@@ -204,11 +226,10 @@ def move(found: Detection, area: Area) -> Detection:
     """
     to_film = area.to_film(area.width_px / found.width_px * found.height_px, found.side)
     motion = to_film @ np.linalg.inv(found.to_film)
-    points = np.array([*found.landmarks.values()]).reshape(-1, 2) @ motion[:2, :2].T + motion[:2, 2]
     return replace(
         found,
         to_film=to_film,
-        landmarks=dict(zip(found.landmarks, map(tuple, points.tolist()), strict=True)),
+        landmarks=map_landmarks(motion, found.landmarks),
         energy=math.nan,
         method=METHOD,
         expected_error_px=None,

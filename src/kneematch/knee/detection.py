@@ -1,5 +1,6 @@
 """Detection: the joint area of one knee, in the pixels of its film."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
+from kneematch.films.files import BROKEN
 from kneematch.films.radiograph import Point
 from kneematch.knee.measure import COMPARTMENTS, JointMeasures, in_mm
 
@@ -76,20 +78,18 @@ class Detection:
 
         `template_landmarks` are in the template's [-1, 1]^2; `others` are further fields.
         """
-        points = _map(to_film, list(template_landmarks.values())).tolist()
-        landmarks = dict(zip(template_landmarks, map(tuple, points), strict=True))
+        landmarks = map_landmarks(to_film, template_landmarks)
         return cls(to_film=to_film, landmarks=landmarks, **others)
 
     def enlarged(self, factor: int) -> "Detection":
         """Return this area on a film that was read smaller, by `Radiograph.reduction`."""
         shift = (1 - factor) / 2  # the first pixels of both have the same centre
         larger = np.array([[factor, 0, shift], [0, factor, shift], [0, 0, 1]])
-        points = _map(larger, list(self.landmarks.values())).tolist()
         error, spacing = self.expected_error_px, self.mm_per_px
         return replace(
             self,
             to_film=larger @ self.to_film,
-            landmarks=dict(zip(self.landmarks, map(tuple, points), strict=True)),
+            landmarks=map_landmarks(larger, self.landmarks),
             expected_error_px=None if error is None else factor * error,
             mm_per_px=None if spacing is None else spacing / factor,
         )
@@ -218,14 +218,14 @@ class Detection:
         return plain
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> "Detection":
-        """Return the detection that `to_dict` wrote.
+    def from_json(cls, text: str) -> "Detection":
+        """Return the detection whose `to_dict` was stored as JSON.
 
         Raises:
-            SettingsError: names or values are not those of a detection.
+            SettingsError: it is no JSON, or names or values are not those of a detection.
         """
         try:
-            found = dict(plain)
+            found = dict(json.loads(text))
             found["to_film"] = np.array(found["to_film"], np.float64).reshape(3, 3)
             places = found["landmarks"].items()
             found["landmark_sd_px"] = dict(found["landmark_sd_px"])
@@ -234,7 +234,7 @@ class Detection:
             if found["measures"] is not None:
                 found["measures"] = JointMeasures.from_dict(found["measures"])
             return cls(**found)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except BROKEN as error:
             raise SettingsError(
                 f"A stored detection cannot be read ({type(error).__name__}). Run the films again."
             ) from error
@@ -261,10 +261,14 @@ def file_endings(knees: Sequence[Detection]) -> dict[str, str]:
     }
 
 
-def _map(
-    to_film: NDArray[np.float64], points: "list[Point] | tuple[Point, ...]"
-) -> NDArray[np.float64]:
-    """Map points (K, 2) of the template's [-1, 1]^2 to the film."""
+def map_landmarks(matrix: NDArray[np.float64], landmarks: Mapping[str, Point]) -> dict[str, Point]:
+    """Return landmarks where an affine map (3, 3) sends them."""
+    points = _map(matrix, list(landmarks.values())).tolist()
+    return {name: (x, y) for name, (x, y) in zip(landmarks, points, strict=True)}
+
+
+def _map(matrix: NDArray[np.float64], points: Sequence[Point]) -> NDArray[np.float64]:
+    """Return points (K, 2) where an affine map (3, 3) sends them."""
     # `sampling.transform` would import torch, which reading a run does without.
-    mapped: NDArray[np.float64] = np.array(points).reshape(-1, 2) @ to_film[:2, :2].T
-    return mapped + to_film[:2, 2]
+    mapped: NDArray[np.float64] = np.array(points).reshape(-1, 2) @ matrix[:2, :2].T
+    return mapped + matrix[:2, 2]

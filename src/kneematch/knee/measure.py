@@ -293,7 +293,7 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
     found["joint_line_angle"] = Measure(joint_line_angle(outlines), sd, ANGLE)
     if not (len(outlines.femur_sd) and len(outlines.tibia_sd)):
         found = {name: replace(each, sd=None) for name, each in found.items()}
-    found["tibiofemoral_angle"] = _tibiofemoral_angle(outlines)
+    found["tibiofemoral_angle"] = tibiofemoral_angle(outlines)
     if outlines.medial:
         return found
     left_out = {name: Measure(None, None, unit, NO_SIDE) for name, unit in UNITS.items()}
@@ -363,15 +363,11 @@ def joint_line_angle(outlines: Outlines) -> float:
     return math.degrees(math.atan(plateau) - math.atan2(y1 - y0, x1 - x0))
 
 
-def tibiofemoral_angle(outlines: Outlines) -> float | None:
-    """Return the angle between the shafts of femur and tibia; None where a shaft is too short.
+def tibiofemoral_angle(outlines: Outlines) -> Measure:
+    """Measure the angle between the shafts of femur and tibia, if both are shown.
 
     Positive is varus: the foot is medial of the femur's axis.
     """
-    return _tibiofemoral_angle(outlines).value
-
-
-def _tibiofemoral_angle(outlines: Outlines) -> Measure:
     femur = _shaft_axis(outlines, outlines.femur_sides, down=-1.0)
     tibia = _shaft_axis(outlines, outlines.tibia_sides, down=1.0)
     if femur is None or tibia is None:

@@ -17,6 +17,7 @@ from scipy.linalg import solveh_banded
 from scipy.ndimage import gaussian_filter1d, map_coordinates
 
 from kneematch.films.annotation import find_plateau_margins
+from kneematch.films.files import FileVersion, file_versions
 from kneematch.films.pictures import average_blocks
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.crop import CropPlace, cut
@@ -84,9 +85,14 @@ class JointOnFilm(NamedTuple):
     medial: str  # the side of the picture that is medial, "left", "right", or empty if not known
 
 
-@cache
 def outline_network(path: str | None = None) -> LoadedNetwork:
     """Return the outline network of a file, or the built-in one, ready for a CPU."""
+    return _loaded(path, None if path is None else file_versions([path])[0])
+
+
+@cache
+def _loaded(path: str | None, version: FileVersion | None) -> LoadedNetwork:
+    """Return the network of a version of a file, which training may replace."""
     return cpu_outline_network(load_network(path))
 
 

@@ -91,7 +91,7 @@ def read_template(template: TemplateFile, *, located: bool) -> DrawnTemplate:
 
 def annotation_of(template: TemplateFile) -> Annotation:
     """Return an annotation, or the one of a template.json."""
-    return template if isinstance(template, Annotation) else load_annotation(str(template))
+    return template if isinstance(template, Annotation) else load_annotation(os.fspath(template))
 
 
 def knee_in_box(knees: Iterable[KneeLocation], box: Box) -> KneeLocation | None:

@@ -73,7 +73,8 @@ class KneeLocation:
     quarter_turns: int = 0  # clockwise, by which the film is to be turned to be upright
     score: float = 1.0  # how certain it is that a frontal knee lies here, 0 to 1
     seen_again: float = 1.0  # the same in a closer look, where there was one
-    # Other parts of the body are hardly ever seen so: 1 of the 258 films, upright and small.
+    # It was seen in the small copy of the upright film, in which only one of the 258 films
+    # without a frontal knee seems to show one.
     distinct: bool = False
     side_known: bool = True  # its lateral side is known
     weak: bool = False  # its score is too low for a knee

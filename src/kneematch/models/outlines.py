@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import write_file
 from kneematch.models.weights import builtin_file, check_finite, read_safetensors
 
+OUTLINES_FILE: Final = builtin_file("outlines.safetensors")
 FORMAT: Final = "kneematch-outline-network/1"
 CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
 # Two channels each: the femur's lower and the tibia's upper border; the left and the right side of
@@ -170,11 +170,6 @@ def _mean_near_mode(logits: Tensor, modes: Tensor | None = None) -> tuple[Tensor
     return mean, variance.clamp(min=0).sqrt()
 
 
-def builtin_network() -> Path:
-    """Return the path of the network that is installed with kneematch."""
-    return builtin_file("outlines.safetensors")
-
-
 def save_network(
     path: str | os.PathLike[str], network: OutlineNetwork, about: Mapping[str, Any]
 ) -> None:
@@ -193,7 +188,7 @@ def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:
     Raises:
         SettingsError: the file is missing, is no outline network, or holds unusable values.
     """
-    path = path or builtin_network()
+    path = path or OUTLINES_FILE
     tensors, metadata = read_safetensors(path, FORMAT)
     try:
         network = OutlineNetwork(tuple(map(int, json.loads(metadata["about"])["channels"])))

@@ -130,7 +130,7 @@ def add_decisions(run: Run, path: Path) -> None:
     """Add the decisions of a review.csv to a run; those that hold already are left out.
 
     Raises:
-        SettingsError: the file is not a review.csv, or is about other films.
+        SettingsError: the file is not a review.csv, or is about other films or templates.
     """
     films, before = {film: number for number, film in run.paths()}, holding(run.decisions())
     added = holding(read_decisions(path))
@@ -138,6 +138,12 @@ def add_decisions(run: Run, path: Path) -> None:
     if unknown:
         raise SettingsError(
             f"{path}: {len(unknown)} films are not in the run, such as {unknown[0][-100:]}."
+        )
+    templates = set(run.setting("landmarks"))
+    others = {each.template for *_, each, _ in added.values() if each.adds_knee} - templates
+    if others:
+        raise SettingsError(
+            f"{path}: It adds areas of {min(others) or 'knees'}, which the run has no template of."
         )
     for key, (time, film, side, decision, _) in added.items():
         if key not in before or before[key][3].to_dict() != decision.to_dict():

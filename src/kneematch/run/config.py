@@ -34,6 +34,7 @@ DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
 EXPORTS: Final = ("coco", "dicom", "markups", "pts", *DICOM_OBJECTS)
 
 SHORTEST_KEY: Final = 16  # bytes
+UNSET: Final = "unset"  # in messages
 
 Fingerprint = Mapping[str, str | int | bool]  # the settings that rows depend on
 
@@ -305,10 +306,10 @@ class DetectConfig:
         """Return the SHA-256 of the outline network, after checking that it can be used."""
         from kneematch.films.files import content_hash
         from kneematch.knee.measuring import outline_network
-        from kneematch.models.outlines import builtin_network
+        from kneematch.models.outlines import OUTLINES_FILE
 
         outline_network(self.outlines)
-        return {"outlines": content_hash(self.outlines or builtin_network())}
+        return {"outlines": content_hash(self.outlines or OUTLINES_FILE)}
 
 
 def check_pattern(option: str, pattern: str) -> None:
@@ -336,5 +337,5 @@ def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
     return [
         f"another {name}" if len(f"{was}{is_now}") > 60 else f"{name} was {was} and is {is_now}"
         for name in {**before, **now}
-        if (was := before.get(name)) != (is_now := now.get(name))
+        if (was := before.get(name, "") or UNSET) != (is_now := now.get(name, "") or UNSET)
     ]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Final, Self
 
 from kneematch.errors import SettingsError
@@ -25,7 +25,7 @@ from kneematch.knee.detection import CORRECTED, REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
-from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, film_names
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, Made, film_names
 from kneematch.run.sqlite import OtherVersion, connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
@@ -250,7 +250,7 @@ class Run:
         outdated: dict[int, frozenset[str]] = {}
         rows = self.query("SELECT id, made FROM films WHERE status != ''") if artifacts else []
         for number, text in rows:
-            made = json.loads(text)
+            made = self._made(text)
             kinds = frozenset(
                 each.kind
                 for each in artifacts
@@ -299,12 +299,11 @@ class Run:
     def _record(self, rows: list[tuple[Any, ...]]) -> FilmRecord:
         number, path, name, *version, status, reason = rows[0][:7]
         height, width, mm_per_px, last_decision, made, gone = rows[0][7:13]
-        if PurePath(name).name != name or "\0" in name:
-            raise SettingsError(f"{self.path} holds a name that leaves its folder.")
-        found = [_knee(row[14]) if row[14] else None for row in rows]
-        decided = [_knee(row[15]) if row[15] else None for row in rows]
+        self._check_names([name])
+        found = [Detection.from_json(row[14]) if row[14] else None for row in rows]
+        decided = [Detection.from_json(row[15]) if row[15] else None for row in rows]
         current = [new or old for new, old in zip(decided, found, strict=True)]
-        decisions = {row[13]: Decision.from_dict(json.loads(row[16])) for row in rows if row[16]}
+        decisions = {row[13]: Decision.from_json(row[16]) for row in rows if row[16]}
         return FilmRecord(
             number,
             path,
@@ -318,9 +317,31 @@ class Run:
             tuple(knee for knee in current if knee is not None),
             decisions,
             last_decision,
-            made=json.loads(made),
+            made=self._made(made),
             gone=bool(gone),
         )
+
+    def names(self) -> list[str]:
+        """Return the beginnings of the names of all films' files."""
+        names = [name for (name,) in self.query("SELECT name FROM films")]
+        self._check_names(names)
+        return names
+
+    def _made(self, text: str) -> Made:
+        """Return what was made of a film."""
+        with user_errors(self.path):
+            made: Made = json.loads(text)
+            self._check_names([file for kind in made for file in made[kind][FILES]])
+            if not made.keys() <= set(FOLDERS):
+                raise KeyError("no kind of files")
+        return made
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Raise SettingsError for names of files that leave their folder: they will be removed."""
+        if any(os.path.basename(name) != name or "\0" in name for name in names):  # noqa: PTH119
+            raise SettingsError(
+                f"{self.path} holds a name that leaves its folder. Detect into another folder."
+            )
 
     def to_visit(self, films: Iterable[int]) -> Iterator[FilmRecord]:
         """Yield films, in their order; their next visit takes all decisions into account."""
@@ -344,8 +365,8 @@ class Run:
     def unmeasured(self) -> list[int]:
         """Return the films with knees that were not measured, such as before the run was to."""
         rows = self.query(
-            "SELECT DISTINCT film FROM knees WHERE json_extract(found, '$.measures') IS NULL "
-            "AND found IS NOT NULL"
+            "SELECT DISTINCT film FROM knees WHERE found IS NOT NULL AND "
+            "json_extract(found, '$.measures') IS NULL AND json_extract(found, '$.template') = ''"
         )
         return [number for (number,) in rows]
 
@@ -417,7 +438,7 @@ class Run:
         rows = (
             self.query("SELECT id, found FROM knees WHERE found IS NOT NULL") if templates else []
         )
-        found = {key: _knee(text) for key, text in rows}
+        found = {key: Detection.from_json(text) for key, text in rows}
         for template in templates:
             areas = {key: area for key, area in found.items() if area.template == template}
             limit = run_limit([area.match_back or 0.0 for area in areas.values()])
@@ -449,11 +470,11 @@ class Run:
 
     def revoke(self, reader: str = "") -> int | None:
         """Revoke the newest decision that holds, of a reader or of all; return its knee or None."""
-        newest = self.newest_decision(reader)
-        if newest is None:
-            return None
-        number, knee, content = newest
         with self._transaction():
+            newest = self.newest_decision(reader)
+            if newest is None:
+                return None
+            number, knee, content = newest
             self._add_decision(knee, content, number)
         return knee
 
@@ -496,7 +517,7 @@ class Run:
             "k.id = d.knee JOIN films f ON f.id = k.film ORDER BY d.id"
         )
         for time, path, side, content, revokes in rows:
-            decision = Decision.from_dict(json.loads(content))
+            decision = Decision.from_json(content)
             yield time, path, side, decision, revokes is not None
 
     def count_outdated_decisions(self) -> int:
@@ -505,15 +526,16 @@ class Run:
             "SELECT k.found, d.content FROM knees k JOIN decisions d ON d.id = k.decision "
             "WHERE k.state = ''"
         )
-        decisions = [(found, Decision.from_dict(json.loads(text))) for found, text in rows]
+        decisions = [(found, Decision.from_json(text)) for found, text in rows]
         # Without a knee, a rejection says what is true anyway.
         return sum(bool(found) or each.state != REJECTED for found, each in decisions)
 
 
 def applied_state(found: str | None, content: str) -> str:
     """Return the state of a decision, or "" if it does not apply to the knee that was found."""
-    decision = Decision.from_dict(json.loads(content))
-    return decision.state if decision.applies_to(_knee(found) if found else None) else ""
+    decision = Decision.from_json(content)
+    knee = Detection.from_json(found) if found else None
+    return decision.state if decision.applies_to(knee) else ""
 
 
 def _version(size: int | None, modified_ns: int) -> FileVersion | None:
@@ -522,10 +544,6 @@ def _version(size: int | None, modified_ns: int) -> FileVersion | None:
 
 def _json(knee: Detection | None) -> str | None:
     return None if knee is None else json.dumps(knee.to_dict())
-
-
-def _knee(text: str) -> Detection:
-    return Detection.from_dict(json.loads(text))
 
 
 def absolute_path(film: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from kneematch.errors import SettingsError
 from kneematch.films.csv_text import read_csv_file, write_csv
@@ -64,12 +64,20 @@ def holding(entries: Iterable[Entry]) -> dict[tuple[str, str, str], Entry]:
     for number, entry in enumerate(entries):
         _, film, side, decision, revoked = entry
         stack = stacks.setdefault((film, side, decision.reader), [])
-        if revoked:
-            del stack[-1:]
+        if revoked:  # where a film has changed, earlier corrections are revoked, too
+            said = _without_state(decision)
+            alike = [k for k, (_, each) in enumerate(stack) if _without_state(each[3]) == said]
+            at = alike[-1] if alike else len(stack) - 1
+            del stack[at : at + 1]
         else:
             stack.append((number, entry))
     last = sorted((stack[-1][0], key) for key, stack in stacks.items() if stack)
     return {key: stacks[key][-1][1] for _, key in last}
+
+
+def _without_state(decision: Decision) -> dict[str, Any]:
+    """Return a decision without its state, which review.csv does not have of revoked ones."""
+    return decision.to_dict() | {"state": ""}
 
 
 def _entry(cells: list[str]) -> Entry:

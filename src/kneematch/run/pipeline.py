@@ -24,7 +24,7 @@ from kneematch.films.files import (
     remove_leftovers,
 )
 from kneematch.films.read import is_uncompressed
-from kneematch.films.run_folder import FOLDERS, JOURNAL, RUN_DATABASE, THUMBNAILS
+from kneematch.films.run_folder import FOLDERS, JOURNAL, RUN_DATABASE, THUMBNAILS, where_made
 from kneematch.options import AUTO, LOCATOR, METHODS, as_path, check_type
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
@@ -281,10 +281,28 @@ def _open_run(plan: _Plan) -> Iterator["Run"]:
     if config.force:
         _remove_run(out)
     with Run(out, create=True) as run:
+        _check_working_folder(run)
         run.check(plan.fingerprint)
-        run.store(config=asdict(config), out=str(out), landmarks=plan.landmarks)
+        here = {"out": str(out), "folder": str(Path.cwd())}
+        run.store(config=asdict(config), landmarks=plan.landmarks, **here)
         remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         yield run
+
+
+def _check_working_folder(run: "Run") -> None:
+    """Raise SettingsError if relative paths of a run's films now mean other files, or none."""
+    named, folder = run.setting("out"), run.setting("folder")
+    if folder is None:  # a new run
+        return
+    made = where_made(run.out, named) or Path(folder)
+    if made == Path.cwd():
+        return
+    relative = (path for _, path in run.paths() if not os.path.isabs(path))  # noqa: PTH117
+    if any((made / path).exists() for path in relative):
+        raise SettingsError(
+            f"The films in {run.out} have paths relative to {made}. Repeat the command there, or "
+            "choose another folder for the results."
+        )
 
 
 def _remove_run(out: Path) -> None:
@@ -297,7 +315,7 @@ def _remove_run(out: Path) -> None:
     names: list[str] = []
     if (out / RUN_DATABASE).exists():
         with suppress(DamagedRun, OtherVersion), Run(out) as run:
-            names = [name for (name,) in run.query("SELECT name FROM films")]
+            names = run.names()
     files = [
         f"{kind}/{file}"
         for kind in FOLDERS

@@ -1,23 +1,21 @@
 """Open SQLite databases on any disk, and say what is wrong with them in a user's words."""
 
 import errno
-import json
 import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import FILE_MODE
+from kneematch.films.files import BROKEN, FILE_MODE
+from kneematch.films.run_folder import THUMBNAILS
 
 BUSY_S: Final = 1.0  # time to wait for another process
 NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-# What is raised for JSON or values in a database that kneematch does not write.
-BAD_CONTENT: Final = (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeError)
 # ERROR means tables, columns or a file format that kneematch does not make.
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
@@ -61,7 +59,11 @@ def connect(path: Path, thumbnails: Path) -> sqlite3.Connection:
         addresses[0], BUSY_S, isolation_level=None, check_same_thread=False, uri=True
     )
     sql.text_factory = os.fsdecode  # names of files need not be UTF-8
-    sql.execute("ATTACH ? AS thumbnails", addresses[1:])
+    try:
+        sql.execute("ATTACH ? AS thumbnails", addresses[1:])
+    except sqlite3.Error:
+        sql.close()
+        raise
     return sql
 
 
@@ -70,7 +72,7 @@ def user_errors(path: Path) -> Iterator[None]:
     """Turn errors of the database at a path into those that a user can do something about."""
     try:
         yield
-    except BAD_CONTENT as error:
+    except BROKEN as error:
         raise _damaged(path) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
@@ -82,6 +84,12 @@ def user_errors(path: Path) -> Iterator[None]:
                 f"folder.{stale}"
             ) from error
         if code in DAMAGED:
+            thumbnails = path.with_name(THUMBNAILS)
+            if thumbnails.exists() and not _is_sound(thumbnails):
+                raise DamagedRun(
+                    f"{thumbnails} is damaged. Remove it: no results and no decisions are in it, "
+                    "only small pictures of the films, which pages will then lack."
+                ) from error
             raise _damaged(path) from error
         if code not in SYSTEM_ERRORS:
             raise
@@ -94,6 +102,16 @@ def _damaged(path: Path) -> DamagedRun:
         f"{path} is damaged. The tables beside it are still good; review.csv has the decisions "
         "that were applied, and docs/outputs.md says how to save more. To start over, use --force."
     )
+
+
+def _is_sound(path: Path) -> bool:
+    """Return whether SQLite can read a database, which this process may have locked."""
+    address = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as sql:
+            return bool(sql.execute("PRAGMA quick_check").fetchall() == [("ok",)])
+    except sqlite3.Error:
+        return False
 
 
 def _has_locks(folder: Path) -> bool:

@@ -126,9 +126,7 @@ def bank_minima(problem: Problem, count: int, scales: tuple[float, float] = ALL_
     """Return the poses of the lowest distinct local minima of each side: (N, S, count, 4)."""
     terms = problem.terms
     found = []
-    for width in IMAGE_WIDTHS:
-        if not scales[0] <= BANK_WIDTH / width <= scales[1]:
-            continue
+    for width in _widths(scales):
         size = round(width * problem.image_aspect), width
         # Each from the next larger one, so that the anti-aliasing filter is small.
         terms = tuple(replace(term, images=resize(term.images, size)) for term in terms)
@@ -139,6 +137,12 @@ def bank_minima(problem: Problem, count: int, scales: tuple[float, float] = ALL_
     loss = loss.masked_fill(_has_lower_neighbour(loss, theta, problem.image_aspect), torch.inf)
     best = loss.topk(min(count, loss.shape[-1]), dim=-1, largest=False).indices
     return theta.gather(-2, best[..., None].expand(*best.shape, 4))
+
+
+def _widths(scales: tuple[float, float]) -> list[int]:
+    """Return the widths of the image for a range of scales, which may lie between two of them."""
+    inside = [width for width in IMAGE_WIDTHS if scales[0] <= BANK_WIDTH / width <= scales[1]]
+    return inside or [min(IMAGE_WIDTHS, key=lambda width: abs(BANK_WIDTH / width - scales[1]))]
 
 
 def _minima_at_scale(

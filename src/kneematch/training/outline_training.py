@@ -20,8 +20,7 @@ from torch import Tensor
 
 from kneematch.devices import resolve_device
 from kneematch.errors import SettingsError
-from kneematch.films.annotation import BROKEN
-from kneematch.films.files import check_suffix, read_text, refuse_existing
+from kneematch.films.files import BROKEN, check_suffix, read_text, refuse_existing
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.films.run_folder import find_root

@@ -236,6 +236,6 @@ def count_reasons(run: Run) -> list[tuple[str, int]]:
 
 def _row(cells: tuple[Any, ...]) -> Row:
     key, film, path, height, width, mm_per_px, side, found, state, decision, readers = cells
-    knee = found and Detection.from_dict(json.loads(found))
-    newest = decision and Decision.from_dict(json.loads(decision))
+    knee = found and Detection.from_json(found)
+    newest = decision and Decision.from_json(decision)
     return Row(key, film, path, (height, width), mm_per_px, side, knee, state, newest, readers)

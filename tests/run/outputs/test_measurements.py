@@ -88,6 +88,9 @@ def test_open_measurements_hashes_patients_with_a_key(tmp_path: Path) -> None:
     row = write_knees(tmp_path, "a/P0042/P0042.dcm", hash_patients=str(key), **settings)
     assert row["patient"] == hmac.new(KEY, b"P0042", "sha256").hexdigest()[:16]
     assert row["film"] == f"a/{row['patient']}/{row['patient']}.dcm"
+    row = write_knees(tmp_path, "a/p0042.dcm", hash_patients=str(key), **settings)
+    assert row["film"] == hmac.new(KEY, b"a/p0042.dcm", "sha256").hexdigest()[:16]
+    assert row["patient"] == ""
     for wrong, message in ((b"short", "16 or more bytes"), (None, "cannot be read")):
         key.unlink() if wrong is None else key.write_bytes(wrong)
         with pytest.raises(SettingsError, match=message):

@@ -1,6 +1,5 @@
 """Agreement of readers who reviewed the same knees without seeing each other's decisions."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -58,8 +57,8 @@ def _readings(
 ) -> Iterator[tuple[str, Reading]]:
     """Yield what each reader decided last about a knee, if it applies to the knee as found."""
     for _, _, reader, side, mm_per_px, found, content in rows if len(rows) > 1 else ():
-        decision = Decision.from_dict(json.loads(content))
-        before = Detection.from_dict(json.loads(found)) if found else None
+        decision = Decision.from_json(content)
+        before = Detection.from_json(found) if found else None
         knee = decided_knee(before, decision, side, mm_per_px)
         if knee is not None:
             yield reader, (decision, knee)

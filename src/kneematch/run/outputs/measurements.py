@@ -140,9 +140,10 @@ def _patient_and_visit(film: str, config: DetectConfig, key: bytes | None) -> di
         (pattern and (found := re.search(pattern, film)) and found.group(1)) or ""
         for pattern in (config.patient_from_path, config.visit_from_path)
     )
-    if key is not None and patient:
-        code = hash_patient(patient, key)
-        film, patient = film.replace(patient, code), code
+    if key is not None:
+        named = patient or film  # the path may still name a patient where the pattern finds none
+        code = hash_patient(named, key)
+        film, patient = film.replace(named, code), patient and code
     return {"patient": patient, "visit": visit, "film": film}
 
 

@@ -18,7 +18,7 @@ from kneematch.films.run_folder import CROPS, DETECTIONS
 from kneematch.knee.crop import CropSize, assumed_spacing, place
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.run.artifacts import crop_names
-from kneematch.run.film_record import FILES, FilmRecord
+from kneematch.run.film_record import FILES, OK, FilmRecord
 
 Columns = dict[str, int | None]  # names and decimals, None for text
 AddRow = Callable[[Mapping[str, Cell]], None]
@@ -62,7 +62,7 @@ CROP_COLUMNS: Final[Columns] = {
 }
 TABLES: Final = (DETECTIONS, "detections.parquet", "detections.json")
 ORIGINAL: Final = "detections.original.csv"  # as found, where the others have reviewed rows
-OK, GONE = "ok", "gone"  # status of a row; GONE where the film is no longer there
+GONE: Final = "gone"  # status of a row whose film is no longer there; others are OK
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 
@@ -134,7 +134,7 @@ def open_tables(paths: Iterable[Path], columns: Columns) -> Iterator[AddRow]:
         yield add
 
 
-def csv_text(cell: Cell, decimals: int | None) -> str:
+def _cell_text(cell: Cell, decimals: int | None) -> str:
     """Return a cell as the CSV tables have it."""
     return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
 
@@ -159,7 +159,7 @@ def json_list(file: TextIO) -> Callable[[object], None]:
 @contextmanager
 def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
     with write_csv(path, columns) as add:
-        yield lambda row: add(map(csv_text, row.values(), columns.values()))
+        yield lambda row: add(map(_cell_text, row.values(), columns.values()))
 
 
 @contextmanager
