@@ -19,6 +19,7 @@ from kneematch.knee.measure import (
     UNITS,
     WIDTH,
     Array,
+    JointMeasures,
     Measure,
     Outlines,
     in_mm,
@@ -168,11 +169,12 @@ def test_measure_outlines_doubts_a_minimum_where_it_lies() -> None:
         assert found["jsw_lateral_mean"].value == pytest.approx(5)
 
 
-def test_in_mm_divides_by_the_magnification() -> None:
+def test_in_mm_takes_the_spacing_of_outlines() -> None:
     outlines = flat(10, mm_per_px=0.4)  # a plateau of 80 mm
     found = measure_outlines(outlines)
     assert in_mm(found["jsw_x250"], outlines) == pytest.approx(4)
-    assert in_mm(found["jsw_x250"], outlines, 1.25) == pytest.approx(3.2)
+    smaller = JointMeasures(outlines, found).magnified(1.25).outlines
+    assert in_mm(found["jsw_x250"], smaller) == pytest.approx(3.2)
     assert in_mm(found["joint_space_medial_area"], outlines) == pytest.approx(16 * 4)
     assert in_mm(found["joint_line_angle"], outlines) is None
     assert in_mm(found["jsw_x250"], flat(10)) is None

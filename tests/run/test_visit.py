@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
 
-from kneematch import DetectConfig, detect_folder
+from kneematch import DetectConfig, SynthConfig, detect_folder, synth
 from kneephantoms import phantom
 from tables import read_table
 
@@ -37,3 +38,30 @@ def test_visit_says_what_to_try_for_a_small_square_picture(
     text = (found.out / "failures.csv").read_text(encoding="utf-8")
     assert "no frontal knee found" in text
     assert ("try --cropped" in text) == hint
+
+
+def test_visit_divides_lengths_by_the_magnification_in_all_that_it_writes(tmp_path: Path) -> None:
+    synth(tmp_path / "films", SynthConfig(1, size=(800, 600)))
+    widths = []
+    for magnification in (None, 1.25):  # the second run makes all anew, in the same folder
+        config = DetectConfig(
+            measure=True, export=("sr", "gsps"), magnification=magnification, workers=0
+        )
+        found = detect_folder(tmp_path / "films" / "phantom-00000.dcm", tmp_path / "found", config)
+        table = float(read_table(found.out / "measurements.csv")[0]["jsw_medial_minimum_mm"])
+        objects = found.out / "dicom-objects"
+        state = pydicom.dcmread(objects / "phantom-00000-state.dcm")
+        label = state.GraphicAnnotationSequence[0].TextObjectSequence[0].UnformattedTextValue
+        assert f"medial {table:.1f}" in label
+        report = pydicom.dcmread(objects / "phantom-00000-report.dcm")
+        reported = [
+            float(item.MeasuredValueSequence[0].NumericValue)
+            for item in report.iterall()
+            if item.keyword == "ContentSequence"
+            for item in item.value
+            if "MeasuredValueSequence" in item
+            and item.ConceptNameCodeSequence[0].CodeMeaning == "Medial minimum joint-space width"
+        ]
+        assert reported[0] == pytest.approx(table, abs=1e-3)
+        widths.append(table)
+    assert widths[0] == pytest.approx(1.25 * widths[1], abs=1e-3)

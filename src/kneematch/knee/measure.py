@@ -253,6 +253,13 @@ class JointMeasures:
         values = {name: Measure(None, None, unit, reason) for name, unit in units.items()}
         return replace(self, values=values)
 
+    def magnified(self, magnification: float | None) -> "JointMeasures":
+        """Return the measures of a knee that its film shows larger by a factor, if it is known."""
+        spacing = self.outlines.mm_per_px
+        if spacing is None or magnification is None:
+            return self
+        return replace(self, outlines=replace(self.outlines, mm_per_px=spacing / magnification))
+
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold: each measure as [value, sd, unit, reason]."""
         values = {name: [*astuple(each)] for name, each in self.values.items()}
@@ -317,14 +324,14 @@ def review_reasons(outlines: Outlines, detected_px: float) -> list[str]:
     return [reason for reason, applies in reasons.items() if applies]
 
 
-def in_mm(measure: Measure, outlines: Outlines, magnification: float = 1.0) -> float | None:
-    """Return a measure in mm, or mm2, at the detector; divided by a magnification if one is known.
+def in_mm(measure: Measure, outlines: Outlines) -> float | None:
+    """Return a measure in mm, or mm2.
 
     None for angles, for films without spacing, and for measures that are left out.
     """
     if outlines.width_mm is None or measure.value is None or measure.unit == ANGLE:
         return None
-    length = outlines.width_mm / magnification
+    length = outlines.width_mm
     return measure.value / PERCENT * (length**2 if measure.unit == AREA else length)
 
 

@@ -56,9 +56,10 @@ class Artifact:
 def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     """Return the kinds of files that are asked for, and make their folders."""
     artifacts = []
+    magnification = {"magnification": config.magnification} if config.magnification else {}
     if config.overlays:
         write = partial(_write_overlay, kind=config.overlay_format)
-        settings = {"format": config.overlay_format}
+        settings = {"format": config.overlay_format, **magnification}
         artifacts.append(Artifact(OVERLAYS, settings, write))
     if config.crops:
         size = config.crop_size()
@@ -66,7 +67,7 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
         artifacts.append(Artifact(CROPS, asdict(size), write))
     if kinds := config.dicom_objects():
         write = partial(_write_dicom, kinds=kinds)
-        artifacts.append(Artifact(DICOM, {"kinds": kinds}, write))
+        artifacts.append(Artifact(DICOM, {"kinds": kinds, **magnification}, write))
     if kinds := [kind for kind in LANDMARK_SUFFIXES if kind in config.export]:
         write = partial(_write_landmarks, kinds=kinds)
         artifacts.append(Artifact(LANDMARKS, {"kinds": kinds}, write))

@@ -59,6 +59,14 @@ class FilmRecord:
         """Whether the film has no knee, neither found nor added, and a reason for it."""
         return self.status in (NO_KNEE, FAILED, UNREADABLE) and not self.knees
 
+    def magnified(self, magnification: float | None) -> "FilmRecord":
+        """Return a film whose measures in mm are divided by its magnification, if it is known."""
+        knees = tuple(
+            replace(knee, measures=knee.measures and knee.measures.magnified(magnification))
+            for knee in self.knees
+        )
+        return replace(self, knees=knees)
+
     def without_corrections(self) -> "FilmRecord":
         """Return a film whose file has changed; corrections were about the one before."""
         others = {side: d for side, d in self.decisions.items() if d.state != CORRECTED}

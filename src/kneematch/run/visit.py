@@ -205,7 +205,8 @@ class Visit:
             knees = tuple(by_side.get(knee.side, knee) for knee in knees)
         film = replace(film, knees=knees)
         read = pixels if isinstance(pixels, Radiograph) else None
-        made, reasons = make_files(self.artifacts, read, film, self.out, self.root / film.path)
+        shown = film.magnified(self.config.magnification)
+        made, reasons = make_files(self.artifacts, read, shown, self.out, self.root / film.path)
         if read is None and film.kept and self.artifacts:
             missing.append(str(pixels))
         picture = film.thumbnail if read is None else thumbnail(read.pixels)

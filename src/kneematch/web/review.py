@@ -379,7 +379,7 @@ def review_app(session: ReviewSession) -> FastAPI:
     @app.get("/api/outlines/{row}")
     def outlines(row: OneRow) -> dict[str, Any]:
         found = session.outlined(row)
-        measures = measures_table(found, session.config.magnification)
+        measures = measures_table(found.magnified(session.config.magnification))
         return {"borders": borders_of(found), "measures": measures}
 
     @app.get("/thumbnail/{film}")
@@ -410,7 +410,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/measures/{row}")
     def measures(row: OneRow, drawn: Borders) -> dict[str, Any]:
         found = session.redrawn(row, drawn)
-        return {"measures": measures_table(found, session.config.magnification)}
+        return {"measures": measures_table(found.magnified(session.config.magnification))}
 
     @app.post("/api/decide")
     def decide(request: DecisionRequest) -> dict[str, Any]:
@@ -487,7 +487,7 @@ def borders_of(measures: JointMeasures) -> dict[str, Any]:
     return {name: getattr(lines, name).round(3).tolist() for name in ("femur", "tibia")}
 
 
-def measures_table(measures: JointMeasures, magnification: float | None) -> dict[str, Any]:
+def measures_table(measures: JointMeasures) -> dict[str, Any]:
     """Return the main measures as texts: a unit, and lines of name, medial, lateral width.
 
     Also the smallest widths, to be drawn on the film. The unit is mm where the film has spacing,
@@ -497,7 +497,7 @@ def measures_table(measures: JointMeasures, magnification: float | None) -> dict
     unit, decimals, factor = "% of the plateau", 1, 1.0
     if outlines.width_mm is not None:
         unit, decimals = "mm", 2
-        factor = outlines.width_mm / (magnification or 1.0) / PERCENT
+        factor = outlines.width_mm / PERCENT
 
     def text(name: str) -> str:
         measure = measures.values[name]

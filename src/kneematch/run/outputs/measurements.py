@@ -92,7 +92,9 @@ def open_measurements(folder: Path, config: DetectConfig) -> Iterator[Callable[[
 
         def add(film: FilmRecord) -> None:
             for knee in (each for each in film.kept if not each.template):
-                values = measurement_values(film.path, knee, config.magnification)
+                values = measurement_values(film.path, knee) | {
+                    "magnification": config.magnification
+                }
                 add_row(values)
                 more = {"decision": knee.decision} | _patient_and_visit(film.path, config, key)
                 add_main(values | more | _smaller_minimum(values))
@@ -103,15 +105,12 @@ def open_measurements(folder: Path, config: DetectConfig) -> Iterator[Callable[[
         file.write("\n]}\n")
 
 
-def measurement_values(
-    film: str, knee: Detection, magnification: float | None = None
-) -> dict[str, Cell]:
+def measurement_values(film: str, knee: Detection) -> dict[str, Cell]:
     """Return the values of a knee by column; those that are left out are missing."""
     values: dict[str, Cell] = {
         "film": film,
         "image_side": knee.side,
         "laterality": knee.laterality,
-        "magnification": magnification,
         "review": review_text(knee),
     }
     reasons = list(knee.reasons)
@@ -121,12 +120,11 @@ def measurement_values(
     values["medial"] = outlines.medial
     values["plateau_width_px"] = outlines.width_px
     values["mm_per_px"] = outlines.mm_per_px
-    if outlines.width_mm is not None:
-        values["plateau_width_mm"] = outlines.width_mm / (magnification or 1.0)
+    values["plateau_width_mm"] = outlines.width_mm
     for name, measure in knee.measures.values.items():
         values[f"{name}_{measure.unit}"] = measure.value
         values[f"{name}_{measure.unit}_sd"] = measure.sd
-        values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines, magnification or 1.0)
+        values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines)
     for name in COMPARTMENTS:
         if values.get(f"jsw_{name}_minimum_pct") is not None:
             values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)

@@ -167,7 +167,7 @@ def write_report(
         colours={side: "rgb({}, {}, {})".format(*colour) for side, colour in COLOURS.items()},
         empty=[_card(film, thumbnail(film.id)) for film in summary.empty],
         errors=_about(summary.expected_errors) if summary.trusted else None,
-        measures=_measures(summary, run["counts"]["knees"], run["settings"]),
+        measures=_measures(summary, run["counts"]["knees"]),
         agreement=agreement,
         links={
             name: about.replace("knee", noun)
@@ -252,13 +252,12 @@ def _about(number: float) -> str | None:
     return "none" if number < 0.1 else "at most one" if number < 1 else f"about {round(number):,}"
 
 
-def _measures(summary: Summary, knees: int, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _measures(summary: Summary, knees: int) -> list[dict[str, Any]]:
     """Return what the page shows of each measure: counts, the median and a histogram."""
     shown = []
     for name, title in MEASURES.items() if summary.measured else ():
         unit = next((unit for unit in RANGES if (name, unit) in summary.measures), "mm")
-        factor = settings.get("magnification") or 1.0 if unit == "mm" else 1.0
-        counts = Counter({v / factor: n for v, n in summary.measures[name, unit].items()})
+        counts = summary.measures[name, unit]
         (low, high), total = RANGES[unit], counts.total()
         bins: Counter[int] = Counter()
         for value, number in counts.items():

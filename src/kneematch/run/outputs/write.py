@@ -67,6 +67,7 @@ def write_outputs(
         writers = [summary.add, *_open_writers(run, config, landmarks, stack)]
         advance = stack.enter_context(progress("writing tables", films))
         for film in run.records():
+            film = film.magnified(config.magnification)
             _count(film, counts)
             for add in writers:
                 add(film)
