@@ -247,7 +247,10 @@ def run(
 
 def mean_iou(found: Path, truth: Path) -> float:
     """Return the mean overlap of what was found on the first films with the truth."""
-    rows = {(Path(row["film"]).stem, row["image_side"]): row for row in read_rows(found)}
+    rows = {}
+    for row in read_rows(found):
+        side = row["image_side"] if "image_side" in row else row["side"]  # 0.2.0 has the latter
+        rows[Path(row["film"]).stem, side] = row
     overlaps = []
     for row in read_rows(truth):
         place = int(Path(row["film"]).stem.rpartition("-")[2])
