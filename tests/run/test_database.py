@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import sqlite3
 from dataclasses import replace
@@ -14,8 +15,9 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import FileVersion
 from kneematch.knee.decision import Area, Decision
 from kneematch.knee.detection import Detection
+from kneematch.run.artifacts import Artifact
 from kneematch.run.database import Run
-from kneematch.run.film_record import FilmRecord
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
 
 KNEE = make_detection("left", (40.5, 50.25), (30.0, 40.0), 3.0, landmarks={"margin": (1.5, 2.0)})
 AREA = Area.from_detection(KNEE)
@@ -97,6 +99,38 @@ def test_run_says_in_one_line_that_it_is_damaged(run: Run) -> None:
         run.path.write_bytes(damage)
         with pytest.raises(SettingsError, match=r"damaged\. The tables beside it are still good"):
             Run(run.out).close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE films SET made = '[1'",
+        "UPDATE films SET made = '5'",
+        """UPDATE films SET made = '{"crops": ["a.png"]}'""",
+        """UPDATE films SET made = '{"..": {"settings": 1, "files": ["a.png"]}}'""",
+        "UPDATE films SET height = 'high'",
+        "UPDATE films SET reason = zeroblob(9)",
+        "UPDATE knees SET found = replace(hex(zeroblob(50000)), '0', '[')",
+        "INSERT INTO decisions VALUES (1, 1, '2020-01-01', '{}', NULL)",
+        "INSERT INTO decisions VALUES (1, 1, '2020-01-01', '{\"area\": [1]}', NULL)",
+    ],
+)
+def test_run_says_in_one_line_that_its_content_is_damaged(run: Run, change: str) -> None:
+    save_one(run, KNEE)
+    run.query(change)
+    with pytest.raises(SettingsError, match=r"damaged\. The tables beside it are still good"):
+        _ = [*run.records(), *run.decisions()]
+
+
+@pytest.mark.parametrize("file", ["../a.txt", "/a.txt", "b/a.txt", "a\0"])
+def test_run_refuses_files_outside_its_folders(run: Run, file: str) -> None:
+    save_one(run, KNEE)
+    (run.out / "crops").mkdir()
+    run.query("UPDATE films SET made = ?", json.dumps({"crops": {SETTINGS: 1, FILES: [file]}}))
+    with pytest.raises(SettingsError, match="a name that leaves its folder"):
+        list(run.to_visit([1]))
+    with pytest.raises(SettingsError, match="a name that leaves its folder"):
+        run.outdated([Artifact("crops", {}, lambda film, folder: ([], ""))])
 
 
 def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:

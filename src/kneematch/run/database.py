@@ -25,7 +25,7 @@ from kneematch.knee.detection import CORRECTED, REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
-from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, film_names
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, Made, film_names
 from kneematch.run.sqlite import OtherVersion, connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
@@ -85,6 +85,10 @@ SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.status, f.reason, f.heigh
 FROM films f LEFT JOIN knees k ON k.film = f.id LEFT JOIN decisions d ON d.id = k.decision
 WHERE {} ORDER BY f.id, k.side
 """
+
+
+NUMBER: Final = int | float | None
+FILM_TYPES: Final = (int, str, str, *[NUMBER] * 2, str, str, *[NUMBER] * 3, int, str, int)
 
 
 class Run:
@@ -250,12 +254,12 @@ class Run:
         outdated: dict[int, frozenset[str]] = {}
         rows = self.query("SELECT id, made FROM films WHERE status != ''") if artifacts else []
         for number, text in rows:
-            made = json.loads(text)
+            made = self._made(text)
             kinds = frozenset(
                 each.kind
                 for each in artifacts
                 if each.kind not in made
-                or made[each.kind][SETTINGS] != each.settings
+                or made[each.kind].get(SETTINGS) != each.settings
                 or not there[each.kind].issuperset(made[each.kind][FILES])
             )
             if kinds:
@@ -297,10 +301,11 @@ class Run:
                 yield self._record(list(group))
 
     def _record(self, rows: list[tuple[Any, ...]]) -> FilmRecord:
+        if not all(map(isinstance, rows[0], FILM_TYPES)):
+            raise TypeError("a film with values of other types")
         number, path, name, *version, status, reason = rows[0][:7]
         height, width, mm_per_px, last_decision, made, gone = rows[0][7:13]
-        if PurePath(name).name != name or "\0" in name:
-            raise SettingsError(f"{self.path} holds a name that leaves its folder.")
+        self._check_names([name])
         found = [_knee(row[14]) if row[14] else None for row in rows]
         decided = [_knee(row[15]) if row[15] else None for row in rows]
         current = [new or old for new, old in zip(decided, found, strict=True)]
@@ -318,9 +323,22 @@ class Run:
             tuple(knee for knee in current if knee is not None),
             decisions,
             last_decision,
-            made=json.loads(made),
+            made=self._made(made),
             gone=bool(gone),
         )
+
+    def _made(self, text: str) -> Made:
+        """Return the files of a film from JSON, if all of them lie in the folders of the run."""
+        with user_errors(self.path):
+            made: Made = json.loads(text)
+            self._check_names(name for files in made.values() for name in files[FILES])
+            if not made.keys() <= set(FOLDERS):
+                raise KeyError("a kind of files that kneematch does not make")
+            return made
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        if any(PurePath(name).name != name or "\0" in name for name in names):
+            raise SettingsError(f"{self.path} holds a name that leaves its folder.")
 
     def to_visit(self, films: Iterable[int]) -> Iterator[FilmRecord]:
         """Yield films, in their order; their next visit takes all decisions into account."""
@@ -496,8 +514,11 @@ class Run:
             "k.id = d.knee JOIN films f ON f.id = k.film ORDER BY d.id"
         )
         for time, path, side, content, revokes in rows:
-            decision = Decision.from_dict(json.loads(content))
-            yield time, path, side, decision, revokes is not None
+            yield time, path, side, self._decision(content), revokes is not None
+
+    def _decision(self, content: str) -> Decision:
+        with user_errors(self.path):
+            return Decision.from_dict(json.loads(content))
 
     def count_outdated_decisions(self) -> int:
         """Return how many decisions are about areas that have moved or are gone."""
@@ -505,7 +526,7 @@ class Run:
             "SELECT k.found, d.content FROM knees k JOIN decisions d ON d.id = k.decision "
             "WHERE k.state = ''"
         )
-        decisions = [(found, Decision.from_dict(json.loads(text))) for found, text in rows]
+        decisions = [(found, self._decision(text)) for found, text in rows]
         # Without a knee, a rejection says what is true anyway.
         return sum(bool(found) or each.state != REJECTED for found, each in decisions)
 

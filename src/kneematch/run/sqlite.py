@@ -1,7 +1,6 @@
 """Open SQLite databases on any disk, and say what is wrong with them in a user's words."""
 
 import errno
-import json
 import os
 import sqlite3
 import tempfile
@@ -17,7 +16,7 @@ from kneematch.films.files import FILE_MODE
 BUSY_S: Final = 1.0  # time to wait for another process
 NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 # What is raised for JSON or values in a database that kneematch does not write.
-BAD_CONTENT: Final = (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeError)
+BAD_CONTENT: Final = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 # ERROR means tables, columns or a file format that kneematch does not make.
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
