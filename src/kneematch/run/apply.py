@@ -130,7 +130,7 @@ def add_decisions(run: Run, path: Path) -> None:
     """Add the decisions of a review.csv to a run; those that hold already are left out.
 
     Raises:
-        SettingsError: the file is not a review.csv, or is about other films.
+        SettingsError: the file is not a review.csv, or is about other films or templates.
     """
     films, before = {film: number for number, film in run.paths()}, holding(run.decisions())
     added = holding(read_decisions(path))
@@ -139,6 +139,9 @@ def add_decisions(run: Run, path: Path) -> None:
         raise SettingsError(
             f"{path}: {len(unknown)} films are not in the run, such as {unknown[0][-100:]}."
         )
+    others = {decision.template for *_, decision, _ in added.values()} - {*run.setting("landmarks")}
+    if others:
+        raise SettingsError(f"{path}: The run has no template {min(others)!r}.")
     for key, (time, film, side, decision, _) in added.items():
         if key not in before or before[key][3].to_dict() != decision.to_dict():
             run.decide(films[film], side, decision, time)
