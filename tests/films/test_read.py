@@ -1,6 +1,7 @@
 """What is no film, or made to exhaust a reader, is refused in one line that says what is wrong."""
 
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -195,6 +196,34 @@ def test_read_and_is_uncompressed_quote_no_header_in_a_warning(
         read(path)
     assert not recwarn.list
     assert not caplog.records
+
+
+def test_read_drops_what_pillow_logs_about_odd_tags(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "samples.tif"
+    Image.new("RGB", (40, 40)).save(path)
+    content = bytearray(path.read_bytes())
+    tag = content.index(struct.pack("<HHI", 277, 3, 1))  # SamplesPerPixel
+    content[tag + 8 : tag + 10] = struct.pack("<H", 60_000)
+    path.write_bytes(content)
+    with pytest.raises(NotAnImage):
+        read(path)
+    assert not caplog.records
+
+
+def test_as_radiograph_refuses_a_film_that_is_opened_as_text(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "film.png"
+    write_png16(path, GRADIENT)
+    with path.open("rb") as file:
+        assert as_radiograph(file).size == GRADIENT.shape
+    with (
+        path.open(encoding="utf-8") as file,
+        pytest.raises(SettingsError, match="must be opened in binary mode"),
+    ):
+        as_radiograph(file)
 
 
 def test_as_radiograph_maps_arrays_of_any_range_to_the_unit_interval() -> None:

@@ -46,7 +46,8 @@ def test_decision_refuses_what_nobody_decides() -> None:
         with pytest.raises(SettingsError, match="No knee can lie at"):
             replace(AREA, **area)
     nowhere = {"margin": (math.nan, 0.0)}
-    for wrong in ({"state": "maybe"}, {"laterality": "B"}, {"landmarks": nowhere}):
+    wrongs = {"state": "maybe"}, {"laterality": "B"}, {"landmarks": nowhere}, {"height_px": 0.0}
+    for wrong in wrongs:
         with pytest.raises(SettingsError, match="No reviewer"):
             corrected(**wrong)
     with pytest.raises(SettingsError, match="do not lie on a film"):

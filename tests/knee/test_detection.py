@@ -109,6 +109,10 @@ def test_from_json_returns_every_number_to_the_last_bit(numbers: list[float]) ->
         {"landmarks": {"rim": [1]}},
         {"landmarks": []},
         {"colour": "red"},
+        {"to_film": [[1, 0, float("inf")], [0, 1, 2], [0, 0, 1]]},
+        {"landmarks": {"rim": [1, float("nan")]}},
+        {"side": "../left"},
+        {"laterality": "../R"},
     ],
 )
 def test_from_json_refuses_a_record_of_something_else(change: dict[str, Any]) -> None:

@@ -55,6 +55,14 @@ def test_draw_detections_outlines_the_areas() -> None:
         assert counts[0] > 1.5 * max(counts[1:])  # the template's top left corner
 
 
+@pytest.mark.parametrize("place", [(-900, 10), (10, -900), (900, 10), (10, 900), (9e5, 9e5)])
+def test_draw_detections_draws_films_with_areas_outside_them(place: tuple[float, float]) -> None:
+    outside = area("right", *place, 200)
+    picture = draw_detections(grey(400, 600), [LEFT, outside], caption=False)
+    assert picture.size == (600, 400)
+    assert near(picture, LEFT_COLOUR)[120:320, 60:260].any()
+
+
 def test_draw_detections_marks_landmarks_by_crosses() -> None:
     marked = replace(RIGHT, landmarks={"rim": (400.5, 200.5)})
     x0, y0, x1, y1 = changed([marked], [RIGHT])

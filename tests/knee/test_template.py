@@ -315,3 +315,13 @@ def test_import_template_says_what_is_wrong(
     with pytest.raises(TemplateError, match=rf"coco\.json: .*{said}"):
         import_template(tmp_path / "coco.json", drawn.film, tmp_path / "template.json")
     assert not (tmp_path / "template.json").exists()
+
+
+@pytest.mark.parametrize("names", [(), ("one",)])
+def test_import_template_names_options_as_its_caller_does(
+    tmp_path: Path, drawn: Annotation, names: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.pts").write_text("{\n1 2\n3 4\n}\n")
+    with pytest.raises(TemplateError, match="`names`") as caught:
+        import_template(tmp_path / "a.pts", drawn.film, tmp_path / "template.json", names=names)
+    assert "--names" in caught.value.message  # which the command line prints

@@ -94,6 +94,14 @@ def set_steps(tensors: dict, steps: torch.Tensor) -> None:
             r"window \[0, 5, 4, 100000\] leaves its template",
         ),
         (lambda _, about: about["ranges"]["fine"].pop("layer2.0.bn1"), "no 'layer2.0.bn1'"),
+        (
+            lambda _, about: about["ranges"]["fine"].update({"layer2.0.bn1": [0, math.inf]}),
+            r"fine\.ranges holds NaN or infinity",
+        ),
+        (
+            lambda _, about: about["templates"]["fine"]["landmarks"].update(rim=[math.nan, 0]),
+            r"fine_template\.landmarks holds NaN or infinity",
+        ),
     ],
 )
 def test_load_model_refuses_unusable_values(

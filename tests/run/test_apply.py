@@ -15,7 +15,7 @@ from kneematch.run import visit
 from kneematch.run.apply import apply_review, run_config
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
-from kneematch.run.decisions import AREA_COLUMNS
+from kneematch.run.decisions import AREA_COLUMNS, write_decisions
 from kneematch.run.film_record import SET_ASIDE
 from kneematch.run.pipeline import detect_folder
 from kneematch.training.outline_training import read_corrected, tune_outlines
@@ -125,6 +125,11 @@ def test_apply_review_adds_the_decisions_of_another_run(films: Path, tmp_path: P
     detect_folder(films / "phantom-00005.dcm", other, CONFIG)
     with pytest.raises(SettingsError, match="2 films are not in the run"):
         apply_review(other, decisions=one / "review.csv", workers=0)
+    hip = Decision("corrected", moved, height_px=77.0, template="hip")
+    entry = "2026-01-01T00:00:00+00:00", rows[0]["film"], "left-2", hip, False
+    write_decisions([entry], tmp_path / "hips.csv")
+    with pytest.raises(SettingsError, match="areas of hip, which the run has no template of"):
+        apply_review(two, decisions=tmp_path / "hips.csv", workers=0)
 
 
 def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:

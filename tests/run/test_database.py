@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import sqlite3
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.artifacts import Artifact, VisitedFilm, Written
 from kneematch.run.database import Run
-from kneematch.run.film_record import FilmRecord
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
 
 KNEE = make_detection("left", (40.5, 50.25), (30.0, 40.0), 3.0, landmarks={"margin": (1.5, 2.0)})
 AREA = Area.from_detection(KNEE)
@@ -144,6 +145,13 @@ def test_run_says_that_only_its_thumbnails_are_damaged(run: Run, damage: str) ->
         ("knees SET found = '['", lambda run: run.decide(1, KNEE.side, Decision("accepted", AREA))),
         ("films SET made = '{'", lambda run: list(run.records())),
         ("films SET made = '[1]'", lambda run: run.outdated([Artifact("crops", {}, refuse)])),
+        ("""films SET made = '{"..": {"files": []}}'""", lambda run: list(run.records())),
+        ("films SET height = 'high'", lambda run: list(run.records())),
+        ("films SET reason = zeroblob(9)", lambda run: list(run.records())),
+        (
+            "knees SET found = replace(hex(zeroblob(50000)), '0', '[')",
+            lambda run: list(run.records()),
+        ),
     ],
 )
 def test_run_says_in_one_line_that_its_content_is_damaged(
@@ -156,6 +164,17 @@ def test_run_says_in_one_line_that_its_content_is_damaged(
     run.query(f"UPDATE {change}")
     with pytest.raises(SettingsError, match=r"is damaged|cannot be read"):
         read(run)
+
+
+@pytest.mark.parametrize("file", ["../a.txt", "/a.txt", "b/a.txt", "a\0"])
+def test_run_refuses_files_outside_its_folders(run: Run, file: str) -> None:
+    save_one(run, KNEE)
+    (run.out / "crops").mkdir()
+    run.query("UPDATE films SET made = ?", json.dumps({"crops": {SETTINGS: 1, FILES: [file]}}))
+    with pytest.raises(SettingsError, match="a name that leaves its folder"):
+        list(run.to_visit([1]))
+    with pytest.raises(SettingsError, match="a name that leaves its folder"):
+        run.outdated([Artifact("crops", {}, lambda film, folder: ([], ""))])
 
 
 def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:

@@ -116,7 +116,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except TemplateError as error:
-        raise TemplateError(f"{path}: {error}") from error
+        raise TemplateError(f"{path}: {error.message}") from error
     except OSError as error:
         raise TemplateError(f"{path}: It cannot be read: {error.strerror}.") from error
     except BROKEN as error:

@@ -76,13 +76,15 @@ def silent() -> Iterator[None]:
     def drop(record: logging.LogRecord) -> bool:
         return False
 
-    logger = logging.getLogger("pydicom")
-    logger.addFilter(drop)
+    loggers = [logging.getLogger(name) for name in ("pydicom", "PIL.TiffImagePlugin")]
+    for logger in loggers:
+        logger.addFilter(drop)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logger.removeFilter(drop)
+        for logger in loggers:
+            logger.removeFilter(drop)
 
 
 @contextmanager

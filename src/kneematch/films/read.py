@@ -183,7 +183,8 @@ def as_radiograph(
     if is_dataset(film):
         return radiograph_from_dataset(film)
     if hasattr(film, "read"):
-        return _radiograph_from_open_file(film.read(MAX_BYTES + 1))
+        is_text = isinstance(film, io.TextIOBase)  # its `read` would fail on a film's bytes
+        return _radiograph_from_open_file(None if is_text else film.read(MAX_BYTES + 1))
     raise not_a_film(film)
 
 

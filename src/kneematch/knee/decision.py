@@ -86,6 +86,7 @@ class Decision:
             self.state not in DECISIONS
             or self.laterality not in (None, "", *LATERALITIES)
             or not all(abs(value) < LARGEST_PX for value in numbers)
+            or (self.height_px is not None and self.height_px <= 0)
             or not all(len(getattr(self, name)) <= size for name, size in LONGEST.items())
         ):
             raise SettingsError(f"No reviewer can have decided this about a knee: {self}."[:300])

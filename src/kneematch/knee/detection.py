@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import BROKEN
-from kneematch.films.radiograph import Point
+from kneematch.films.radiograph import LATERALITIES, Point
 from kneematch.knee.measure import COMPARTMENTS, JointMeasures, in_mm
 
 if TYPE_CHECKING:
@@ -231,6 +231,11 @@ class Detection:
             found["landmark_sd_px"] = dict(found["landmark_sd_px"])
             found["landmarks"] = {str(name): (float(x), float(y)) for name, (x, y) in places}
             found["reasons"] = tuple(found["reasons"])
+            positions = [found["to_film"].ravel(), *found["landmarks"].values()]
+            if not np.isfinite(np.concatenate(positions)).all():
+                raise ValueError("a position is not a finite number")
+            if found["side"] not in AREA_SIDES or found["laterality"] not in ("", *LATERALITIES):
+                raise ValueError("a side that no area has")
             if found["measures"] is not None:
                 found["measures"] = JointMeasures.from_dict(found["measures"])
             return cls(**found)

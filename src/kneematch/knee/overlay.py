@@ -147,7 +147,7 @@ def _draw_strokes(
     """Draw lines with a shade below them, each colour on a mask as large as they need."""
     points = np.concatenate([points for points, _, _ in strokes])
     room = larger * np.array(picture.size)
-    low = (points.min(0) - 4 * line).clip(0, room).astype(int) // larger * larger
+    low = (points.min(0) - 4 * line).clip(0, room - larger).astype(int) // larger * larger
     high = (points.max(0) + 4 * line).clip(low + larger, room).astype(int)
     (x, y), size = (low // larger).tolist(), (high - low).tolist()
     shades = [(points, SHADE, width + 1.4 * line) for points, _, width in strokes]

@@ -225,7 +225,7 @@ def import_template(
     try:
         annotation = _annotation(shapes, film, pixels.size[1] / 2, side, find)
     except TemplateError as error:
-        raise TemplateError(f"{path}: {error}") from error
+        raise TemplateError(f"{path}: {error.message}") from error
     if annotation.find != KNEES:
         cut_from_view(whole_view(pixels, annotation), annotation)
         if find is None:
@@ -262,7 +262,8 @@ def _annotation(
             raise TemplateError(f"A template needs one box, but there are {len(areas)}.")
         fine: Box = boxes.get("fine", areas[0])  # type: ignore[arg-type]
         return annotate_part(film, find or ONE, fine, points, middle)
-    drawn = [shape for shape in shapes if shape.name in (*boxes, *points)]
+    used = boxes.keys() | points.keys()  # a set, for drawings of many thousand points
+    drawn = [shape for shape in shapes if shape.name in used]
     if not drawn:
         names = ", ".join(sorted({shape.name for shape in shapes})) or "nothing"
         raise TemplateError(f"A template needs {SHAPES}, but there is {names}.")

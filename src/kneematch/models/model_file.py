@@ -124,6 +124,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         for phase in PHASES:
             if missing := set(RANGED) - set(ranges[phase]):
                 raise KeyError(min(missing))
+            check_finite(f"{phase}.ranges", torch.tensor([*ranges[phase].values()]))
         return Model(coarse, fine, one, two, dict(about["settings"]), ranges)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else error
@@ -155,6 +156,7 @@ def _template(tensors: Mapping[str, Tensor], about: Mapping[str, Any], phase: st
         raise ValueError(f"the {phase} template is not an image")
     red, green = (_window(about[name], image) for name in ("red", "green"))
     landmarks = {name: (float(x), float(y)) for name, (x, y) in about["landmarks"].items()}
+    check_finite(f"{phase}_template.landmarks", torch.tensor([*landmarks.values()]))
     return Template(image=image, local_contrast=detail, red=red, green=green, landmarks=landmarks)
 
 

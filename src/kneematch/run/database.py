@@ -85,6 +85,9 @@ SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.status, f.reason, f.heigh
 FROM films f LEFT JOIN knees k ON k.film = f.id LEFT JOIN decisions d ON d.id = k.decision
 WHERE {} ORDER BY f.id, k.side
 """
+# Types of the first columns of RECORDS, to tell a damaged database
+NUMBER: Final = int | float | None
+FILM_TYPES: Final = (int, str, str, *[NUMBER] * 2, str, str, *[NUMBER] * 3, int, str, int)
 
 
 class Run:
@@ -255,7 +258,7 @@ class Run:
                 each.kind
                 for each in artifacts
                 if each.kind not in made
-                or made[each.kind][SETTINGS] != each.settings
+                or made[each.kind].get(SETTINGS) != each.settings
                 or not there[each.kind].issuperset(made[each.kind][FILES])
             )
             if kinds:
@@ -297,6 +300,8 @@ class Run:
                 yield self._record(list(group))
 
     def _record(self, rows: list[tuple[Any, ...]]) -> FilmRecord:
+        if not all(map(isinstance, rows[0], FILM_TYPES)):
+            raise TypeError("a film with values of other types")
         number, path, name, *version, status, reason = rows[0][:7]
         height, width, mm_per_px, last_decision, made, gone = rows[0][7:13]
         self._check_names([name])
