@@ -49,7 +49,10 @@ def test_label_names_the_patients_side_only_where_it_is_known() -> None:
     found = replace(FOUND, laterality="L")
     assert found.label == "left knee"
     assert replace(found, laterality="R").label == "right knee"
-    assert replace(found, laterality="").label == "knee on the image's left"
+    unknown = replace(found, laterality="")
+    assert unknown.label == "knee on the image's left"
+    assert replace(unknown, alone=True).label == "knee"
+    assert replace(found, alone=True).label == "left knee"
 
 
 @pytest.mark.parametrize(

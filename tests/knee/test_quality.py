@@ -26,6 +26,7 @@ from kneematch.knee.quality import (
     DISAGREE,
     GROWTH_PLATES,
     METAL,
+    MORE_KNEES,
     NEGATIVE,
     NO_KNEE,
     SECOND_LEG,
@@ -114,6 +115,10 @@ def test_review_lists_reasons_and_notes() -> None:
     assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
     both = Findings(metal=True, growth_plates=True)
     assert reasons(quality(), located(0.9, both)) == (METAL, GROWTH_PLATES)
+    seen = located(0.9)
+    assert seen.location is not None
+    crowd = replace(seen, location=replace(seen.location, more=True))
+    assert reasons(quality(), crowd) == (MORE_KNEES,)
     turned, pair = located(0.9, turns=2), replace(FILM, knees=(located(0.9), located(0.9)))
     note = ("film turned by 180 degrees",)
     assert quality().review(turned, pair, is_cut=False, uneven=False) == (False, note)

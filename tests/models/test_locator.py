@@ -108,6 +108,17 @@ def test_locate_knees_takes_the_number_of_knees_from_the_user(film: Phantom) -> 
     assert all(knee.score < CERTAIN for knee in seen)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_locate_knees_says_where_there_are_more(film: Phantom, axis: int) -> None:
+    pixels = torch.from_numpy(film.pixels)
+    (one,), (several,) = (
+        locate_knees([torch.cat([pixels] * count, axis)], builtin_locator()) for count in (1, 2)
+    )
+    assert [knee.more for knee in one] == [False, False]
+    assert several
+    assert all(knee.more for knee in several)
+
+
 def test_locate_knees_returns_weak_places_only_if_asked() -> None:
     films = [torch.from_numpy(phantom(seed, framing="other").pixels) for seed in range(6)]
     everything = locate_knees(films, builtin_locator(), weak=True)

@@ -56,6 +56,7 @@ class Detection:
     template: str = ""  # name of the template of another part than knees, in a run
     laterality: str = ""  # the patient's side, "R" or "L"; empty if it is not known
     side_known: bool = True  # which side of it is medial is known
+    alone: bool = False  # no other knee was found on the film
     laterality_source: str = ""  # "user", "header", "name" (of the file), "marker" or empty
     energy: float = math.nan  # the paper's energy of the film: both sides and the symmetry penalty
     loss: float = math.nan  # the paper's loss of this side
@@ -151,6 +152,8 @@ class Detection:
         """The knee, or an area of another part, in words."""
         if self.template or self.match_back is not None:
             return f"{self.template or 'area'} on the image's {self.half}"
+        if self.alone and not self.laterality:  # `side` says nothing of its place
+            return "knee"
         return knee_text(self.half, self.laterality)
 
     @property

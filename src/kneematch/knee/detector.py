@@ -355,6 +355,7 @@ class Detector:
                 self.template.landmarks,
                 side=SIDES[LEFT if knee.mirrored else RIGHT],
                 side_known=knee.side_known,
+                alone=len(knees) == 1,
                 method=self.method,
                 laterality=knee.laterality.side,
                 laterality_source=knee.laterality.source,

@@ -179,7 +179,7 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
     angle = np.radians(found.rotation_deg)
     direction = np.array([np.cos(angle), np.sin(angle)])
     margins = find_plateau_margins(found.landmarks)
-    if margins is not None:
+    if margins is not None and margins[0] != margins[1]:
         one, other = np.array(margins)
         across = other - one
         return (one + other) / 2, across if across @ direction > 0 else -across

@@ -80,6 +80,7 @@ OUTLIER: Final = "the area matches worse than others of the run"
 AREAS_DIFFER: Final = "the two areas differ in size or height"
 NO_PARTNER: Final = "the other knee was seen, but not found"
 SIDES_DIFFER: Final = "the two knees differ in size or height"
+MORE_KNEES: Final = "more knees are visible than were found"
 CUT: Final = "cut by the film's edge"
 METAL: Final = "metal"
 GROWTH_PLATES: Final = "growth plates"
@@ -163,6 +164,7 @@ class Quality:
         }
         more = _true(
             {
+                MORE_KNEES: location is not None and location.more,
                 turned: turns > 0 and alone,  # other joints fit when turned
                 conflict: bool(conflict),
                 WRONG_SPACING: not plausible,

@@ -78,6 +78,7 @@ class KneeLocation:
     distinct: bool = False
     side_known: bool = True  # its lateral side is known
     weak: bool = False  # its score is too low for a knee
+    more: bool = False  # further knees were seen, besides those that were chosen
 
     @property
     def mirrored(self) -> bool:
@@ -285,6 +286,8 @@ def _look(
         cut_out = edges is not None and any(k.width > FILLS * width for k in plausible[:1])
         least = LEAST_CUT_OUT if cut_out else LEAST
         chosen = sorted(choose_knees(plausible, knees, least), key=attrgetter("x"))
+        if knees is None and any(k.score >= LEAST for k in plausible if k not in chosen):
+            chosen = [replace(knee, more=True) for knee in chosen]
         if not chosen:
             chosen = [replace(knee, weak=True) for knee in plausible[:1] if knee.score >= WEAK]
         if len(chosen) == 2:  # fibulae point outwards

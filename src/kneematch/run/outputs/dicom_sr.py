@@ -174,7 +174,7 @@ def _measurement_group(
 ) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
     return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
-            uid=hd.UID(), identifier=f"Knee joint area {knee.laterality or knee.side}"
+            uid=hd.UID(), identifier=f"Knee joint area {knee.laterality or f'image {knee.side}'}"
         ),
         referenced_region=sr.ImageRegion(
             graphic_type=sr.GraphicTypeValues.POLYLINE,
