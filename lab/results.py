@@ -22,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 REAL, OLD, WORK = "REAL", "OLD", "WORK"  # stand for folders in the commands
 EVALUATE = "kneematch evaluate REAL/films --truth REAL/labels.csv --quiet"
 LARGE = "lab/job.py --size 2494x2048"
+JOBS = "detect pictures measure all"
+SYNTAXES = "--syntax plain jpeg2000 lossless"
 PARTS = {
     "accuracy": ["lab/accuracy.py --films 0 --real REAL", "lab/accuracy.py --films 40"],
     "methods": [
@@ -51,8 +53,10 @@ PARTS = {
         ),
     ],
     "time": [
-        "lab/job.py --cores 2 --turns 3 --source OLD/src --source src"
-        " --jobs detect pictures measure all"
+        f"lab/job.py --cores 2 --turns 3 --jobs {JOBS} --source OLD/src --source src",
+        f"{LARGE} --cores 2 --distinct 20 --jobs {JOBS} --source OLD/src --source src",
+        f"{LARGE} --cores 2 --turns 3 --distinct 20 --jobs detect {SYNTAXES}",
+        f"{LARGE} --parts --distinct 24 --syntax plain jpeg2000",
     ],
     "sizes": [
         "lab/code_size.py src/kneematch",
@@ -70,10 +74,9 @@ PARTS = {
         "lab/fuzz.py --inputs 100000 --seed 3029",
     ],
     "large": [
-        f"{LARGE} --cores 16 --films 1024 --source OLD/src --source src"
-        " --jobs detect pictures measure all",
+        f"{LARGE} --cores 16 --films 1024 --jobs {JOBS} --source OLD/src --source src",
         f"{LARGE} --cores 1 2 4 8 16 --films 512",
-        f"{LARGE} --cores 16 --films 512 --distinct 16 --syntax plain jpeg2000 lossless",
+        f"{LARGE} --cores 16 --films 512 --distinct 16 {SYNTAXES}",
         f"{LARGE} --cores 16 --films 1024 --device auto",
         f"{LARGE} --cores 16 --films 4096 --device cuda",
     ],

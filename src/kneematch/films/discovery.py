@@ -198,7 +198,7 @@ def _in_folder(top: str, leave_out: Sequence[Path]) -> list[str]:
             elif path.name != INDEX and not is_run and path.suffix.lower() not in TEXTS:
                 skipped[_kind(path)] += 1
     if links:
-        said = "%s: %d links to folders are not followed, such as %s. Name them to include them."
+        said = "%s: links to folders are not followed: %d, such as %s. Name them to include them."
         logger.warning(said, top, len(links), min(links))
     kinds = ", ".join(f"{kind} {count}" for kind, count in skipped.most_common(MOST_KINDS))
     if not films:
