@@ -10,6 +10,7 @@ from kneematch import Detector
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import save_annotation
+from kneematch.training import landmark_training
 from kneematch.training.landmark_training import train_landmarks
 from part_films import Place, landmark, part_annotation, part_film, save_film
 
@@ -41,6 +42,22 @@ def test_train_learns_landmarks_that_detect_takes_as_its_model(tmp_path: Path) -
         Detector.load(model, template=replace(drawn, landmarks={}), device="cpu")
     with pytest.raises(SettingsError, match="with `force`"):
         train_landmarks([str(films)], template, model)
+
+
+def test_train_landmarks_takes_some_of_many_films(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landmark_training, "MOST_FILMS", 6)
+    films = tmp_path / "films"
+    films.mkdir()
+    for k in range(12):
+        save_film(films / f"{k:02d}.png", part_film(PLACES[k % len(PLACES)], seed=10 + k))
+    template = tmp_path / "part.json"
+    save_annotation(part_annotation(tmp_path, "one"), template)
+    for k in range(1, 12, 2):  # not read
+        (films / f"{k:02d}.png").write_bytes(b"no picture")
+    learnt = train_landmarks([str(films)], template, tmp_path / "part.safetensors")
+    assert (learnt.films, learnt.failures) == (6, ())
 
 
 def test_train_refuses_what_landmarks_of_a_part_have_not(

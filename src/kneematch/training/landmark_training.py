@@ -35,6 +35,7 @@ PRIOR_FILMS: Final = 10  # weight of the covariance before learning
 ROUNDS: Final = 2
 FITS: Final = 4  # steps of expectation maximisation in each round
 FEWEST_FILMS: Final = 5
+MOST_FILMS: Final = 500  # each takes 3 MB of memory, and more teach hardly anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ def train_landmarks(
     force: bool = False,
     progress: Progress = no_progress,
 ) -> LearntLandmarks:
-    """Learn the landmarks of a template on films without labels, and write them to a file."""
+    """Learn the landmarks of a template on films without labels, and write them to a file.
+
+    Of more than MOST_FILMS films, every second, third or so on is taken.
+    """
     check_suffix(Path(out), MODEL_SUFFIX, "a model")
     if os.path.lexists(out) and not force:
         refuse_existing(Path(out))
@@ -63,6 +67,7 @@ def train_landmarks(
     frames: list[Levels] = []
     failures: list[str] = []
     paths = select_films(films)
+    paths = paths[:: max(1, -(-len(paths) // MOST_FILMS))]
     with progress("finding the area", len(paths)) as advance:
         for path in paths:
             try:
