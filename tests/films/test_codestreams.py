@@ -71,6 +71,13 @@ def test_structure_bytes_grow_with_blocks_precincts_and_layers(
     assert structure_bytes(with_style(jpeg_2000(2000), **style)) > per_pixel * 2000 * 2000
 
 
+def test_structure_bytes_take_the_precincts_of_each_resolution() -> None:
+    whole = with_style(jpeg_2000(2000), precinct=15)
+    end = whole.index(b"\xff\x5c")  # behind the style, whose last byte is the largest resolution's
+    assert structure_bytes(whole) < 2000 * 2000
+    assert structure_bytes(whole[: end - 1] + b"\x11" + whole[end:]) > 500 * 2000 * 2000
+
+
 def test_structure_bytes_count_tiles_and_styles_of_tile_parts() -> None:
     assert structure_bytes(jpeg_2000(1024, tile=8)) > 100 << 20
     frame = jpeg_2000(2000)

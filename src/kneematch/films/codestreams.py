@@ -109,7 +109,7 @@ def _style_bytes(style: bytes, layers: int, height: int, width: int) -> int:
     has_precincts, levels = style[0] & 1, style[1]
     total, most_precincts = 0, 0
     for level in range(levels + 1):  # from the smallest resolution on
-        exponent = style[5 + level] if has_precincts else WHOLE << 4 | WHOLE
+        exponent = style[6 + level] if has_precincts else WHOLE << 4 | WHOLE
         wide, high = exponent & 15, exponent >> 4
         scale = 1 << levels - level
         precincts = _cells(height, scale << high) * _cells(width, scale << wide)
