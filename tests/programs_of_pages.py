@@ -11,6 +11,8 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
+from kneematch.films.annotation import KNEES, load_annotation
+
 REAL = [sys.executable, "-m", "kneematch"]
 NAMES = ("plateau_medial", "plateau_lateral")
 
@@ -22,11 +24,19 @@ def run(name: str, *arguments: str) -> int:
         words = [re.sub(r"^\d\d+$", "4", word) for word in words]
         words += [] if "--size" in words else ["--size", "600x500"]
     if name == "train":
-        words += ["--steps", "2"] if "--outlines" in words else ["--epochs", "1"]
+        words += brief(words)
     if name not in ("annotate", "review"):
         return subprocess.run([*REAL, name, *words], check=False).returncode
     open_page([*REAL, name, *words, *(() if "--no-browser" in words else ("--no-browser",))])
     return save_template(words[0], words[words.index("-o") + 1]) if name == "annotate" else 0
+
+
+def brief(words: list[str]) -> list[str]:
+    """Return the options that make a training short; that of another part has none, and is."""
+    if "--outlines" in words:
+        return ["--steps", "2"]
+    annotation = load_annotation(words[words.index("--template") + 1])
+    return ["--epochs", "1"] if annotation.find == KNEES else []
 
 
 def open_page(command: list[str]) -> None:
