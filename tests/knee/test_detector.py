@@ -224,6 +224,25 @@ def test_detect_each_goes_on_after_a_bad_film(
         detector.detect([film, missing])
 
 
+def test_detect_each_goes_on_after_a_film_that_meets_a_bug(
+    built_in: Detector, film: Radiograph, tmp_path: Path
+) -> None:
+    path, solved = tmp_path / "film.png", []
+    Image.fromarray((255 * film.pixels).astype(np.uint8)).save(path)
+
+    def fails_once(problem: Problem) -> torch.Tensor:
+        solved.append(built_in.solver(problem))
+        if len(solved) == 2:
+            raise ZeroDivisionError("text of a header")
+        return solved[-1]
+
+    first, second, third = replace(built_in, solver=fails_once).detect_each([path] * 3)
+    assert isinstance(first, tuple)
+    assert isinstance(third, tuple)
+    unexpected = "An unexpected ZeroDivisionError occurred. Please report this bug."
+    assert str(second) == f"{path}: {unexpected}"
+
+
 def test_detect_returns_no_knee_for_a_film_without_one(
     built_in: Detector, film: Radiograph
 ) -> None:

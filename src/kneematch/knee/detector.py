@@ -6,7 +6,7 @@ each knee that is located, or the paper's two halves), solve (networks or a sear
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -260,7 +260,7 @@ class Detector:
         prepared = _prepare_or_fail(films, how) if films else []
         knees = iter(self._find_all([each for each in prepared if isinstance(each, PreparedFilm)]))
         found = (next(knees) if isinstance(each, PreparedFilm) else each or () for each in prepared)
-        return [self._place(film, each) for film, each in zip(films, found, strict=True)]
+        return [_result(self._place, film, each) for film, each in zip(films, found, strict=True)]
 
     def nothing_found(self, size: tuple[int, int]) -> str:
         """Return what to say of a film (height, width) on which nothing was found."""
@@ -284,18 +284,18 @@ class Detector:
         placed.sort(key=lambda area: area.centre)
         return number_areas(map(judge_match, placed))
 
-    def _find_all(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
-        """Find the knees of films that were prepared.
+    def _find_all(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...] | Exception]:
+        """Return the knees of films that were prepared, or why they cannot be found.
 
         On a CPU every film is searched alone: it is hardly slower, and its rows do not depend on
         the other films of the batch. On a GPU, films with as many sides are searched together, as
         many as fit into its memory.
         """
         if self.part is not None:
-            return [self._find_part(film, self.part) for film in films]
+            return [_result(self._find_part, film, self.part) for film in films]
         if self.device == "cpu":
-            return [self._find([film])[0] for film in films]
-        found: list[tuple[Detection, ...]] = [()] * len(films)
+            return [_result(lambda film: self._find([film])[0], film) for film in films]
+        found: list[tuple[Detection, ...] | Exception] = [()] * len(films)
         for sides in (1, len(SIDES)):
             alike = [k for k, film in enumerate(films) if len(film.knees) == sides]
             batch = [films[k] for k in alike]
@@ -382,6 +382,20 @@ def _read(film: Film) -> Radiograph | Exception:
     try:
         return as_radiograph(film)
     except Exception as error:  # noqa: BLE001 - a broken file can raise anything
+        return error
+
+
+def _result(
+    function: Callable[..., tuple[Detection, ...] | Exception], *arguments: object
+) -> tuple[Detection, ...] | Exception:
+    """Return what a function returns for a film, or raises, unless memory ran out, which passes."""
+    try:
+        return function(*arguments)
+    except MemoryError:
+        raise
+    except Exception as error:  # one among 500,000 films must not stop the others
+        if "DefaultCPUAllocator" in str(error):  # PyTorch's way to say so
+            raise
         return error
 
 
