@@ -177,6 +177,16 @@ def test_run_refuses_files_outside_its_folders(run: Run, file: str) -> None:
         run.outdated([Artifact("crops", {}, lambda film, folder: ([], ""))])
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("landmarks", "[]"), ("fingerprint", "5"), ("out", "{}"), ("run", '"text"')],
+)
+def test_run_refuses_settings_of_another_type(run: Run, name: str, value: str) -> None:
+    run.query("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
+    with pytest.raises(SettingsError, match=r"run\.sqlite is damaged"):
+        run.setting(name)
+
+
 def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:
     run.query("ALTER TABLE knees RENAME COLUMN side TO place")
     run.query("PRAGMA user_version = 2")

@@ -18,7 +18,9 @@ from kneematch.run.config import DetectConfig, config_from_json
 from kneematch.run.database import Run
 from kneematch.run.decisions import holding, read_decisions
 from kneematch.run.film_record import FilmRecord
+from kneematch.run.outputs.run_file import check_facts
 from kneematch.run.pipeline import DetectResult, finish_run, save_visits
+from kneematch.run.sqlite import user_errors
 from kneematch.run.visit import Visit
 from kneematch.run.workers import map_visits
 
@@ -97,6 +99,8 @@ def ended_run(run: Run) -> dict[str, Any]:
             f"{left} films of the run in {run.out} have not been searched. Continue it with "
             "`kneematch detect`."
         )
+    with user_errors(run.path):
+        check_facts(stored)
     return dict(stored)
 
 
@@ -139,7 +143,7 @@ def add_decisions(run: Run, path: Path) -> None:
         raise SettingsError(
             f"{path}: {len(unknown)} films are not in the run, such as {unknown[0][-100:]}."
         )
-    templates = set(run.setting("landmarks"))
+    templates = set(run.landmarks)
     others = {each.template for *_, each, _ in added.values() if each.adds_knee} - templates
     if others:
         raise SettingsError(

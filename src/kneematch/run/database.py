@@ -85,7 +85,11 @@ SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.status, f.reason, f.heigh
 FROM films f LEFT JOIN knees k ON k.film = f.id LEFT JOIN decisions d ON d.id = k.decision
 WHERE {} ORDER BY f.id, k.side
 """
-# Types of the first columns of RECORDS, to tell a damaged database
+# Types of settings, and of the first columns of RECORDS, to tell a damaged database
+SETTING_TYPES: Final = {
+    **dict.fromkeys(("config", "fingerprint", "landmarks", "run"), dict),
+    **dict.fromkeys(("out", "folder"), str),
+}
 NUMBER: Final = int | float | None
 FILM_TYPES: Final = (int, str, str, *[NUMBER] * 2, str, str, *[NUMBER] * 3, int, str, int)
 
@@ -181,7 +185,10 @@ class Run:
         """Return a setting as it was stored; None if there is none."""
         rows = self.query("SELECT value FROM settings WHERE name = ?", name)
         with user_errors(self.path):
-            return json.loads(rows[0][0]) if rows else None
+            value = json.loads(rows[0][0]) if rows else None
+            if rows and not isinstance(value, SETTING_TYPES[name]):
+                raise TypeError("a setting of another type")
+        return value
 
     def store(self, **settings: Any) -> None:
         """Store settings, which are JSON values; paths become texts."""
@@ -193,6 +200,12 @@ class Run:
     def noun(self) -> str:
         """What texts about the run call what it looks for."""
         return "area" if any(self.setting("landmarks") or ()) else "knee"
+
+    @property
+    def landmarks(self) -> dict[str, list[str]]:
+        """The names of the landmarks by the name of their template, "" for knees."""
+        with user_errors(self.path):
+            return dict(self.setting("landmarks"))
 
     def check(self, fingerprint: Fingerprint) -> None:
         """Raise SettingsError unless a run is new or began with the settings rows depend on."""
@@ -439,7 +452,7 @@ class Run:
 
     def flag_outliers(self) -> None:
         """Flag areas of other parts than knees that match worse than others of their template."""
-        templates = [name for name in self.setting("landmarks") if name]
+        templates = [name for name in self.landmarks if name]
         rows = (
             self.query("SELECT id, found FROM knees WHERE found IS NOT NULL") if templates else []
         )

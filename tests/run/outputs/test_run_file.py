@@ -3,14 +3,14 @@
 import json
 import os
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 import torch
 
 from kneematch import __version__
-from kneematch.run.outputs.run_file import run_facts, versions, write_run
+from kneematch.run.outputs.run_file import check_facts, run_facts, versions, write_run
 
 
 def test_write_run_holds_what_is_needed_to_repeat_a_run(
@@ -37,3 +37,11 @@ def test_versions_are_those_that_run() -> None:
     assert content["kneematch"] == __version__
     assert content["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert set(content) == {"python", "kneematch", "torch", "numpy", "pydicom"}
+
+
+@pytest.mark.parametrize("changed", [{"device": None}, {"command": "detect"}, {"sha256": []}])
+def test_check_facts_refuses_what_was_damaged(changed: dict[str, object]) -> None:
+    facts = run_facts(datetime.now(UTC), {}, "cpu", {})
+    check_facts(json.loads(json.dumps(facts)))
+    with pytest.raises(TypeError):
+        check_facts({**facts, **changed})

@@ -315,7 +315,7 @@ def _settings(run: Mapping[str, Any], summary: Summary) -> dict[str, str]:
 def _provenance(run: Mapping[str, Any]) -> dict[str, str]:
     """Return what is needed to repeat the run."""
     facts = {
-        "command": shlex.join(run["command"]),
+        "command": shlex.join(map(str, run["command"])),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "device": run["device"],
         **{f"SHA-256 of {name.replace('_', ' ')}": value for name, value in run["sha256"].items()},

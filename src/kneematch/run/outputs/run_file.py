@@ -15,6 +15,11 @@ from kneematch.films.files import content_hash, write_file
 
 FORMAT: Final = "kneematch-run/1"
 INFO_FORMAT: Final = "kneematch-info/2"
+FACT_TYPES: Final = {
+    **{"command": list, "device": str, "seconds": int | float},
+    **dict.fromkeys(("settings", "versions", "sha256"), dict),
+    **dict.fromkeys(("started", "ended"), str),
+}
 PACKAGES: Final = ("torch", "numpy", "pydicom")  # those whose versions may change results
 # By extra, a package that it brings.
 EXTRAS: Final = {"web": "fastapi", "serve": "pynetdicom", "ray": "ray", "onnx": "onnxruntime"}
@@ -43,6 +48,12 @@ def run_facts(
         "ended": ended.isoformat(timespec="seconds"),
         "seconds": round((ended - started).total_seconds(), 3),
     }
+
+
+def check_facts(facts: Mapping[str, Any]) -> None:
+    """Raise TypeError unless facts, which were stored, are as `run_facts` returns them."""
+    if not all(isinstance(facts.get(name), kind) for name, kind in FACT_TYPES.items()):
+        raise TypeError("facts of another type")
 
 
 def write_run(facts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:

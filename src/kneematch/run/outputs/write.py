@@ -60,7 +60,7 @@ def write_outputs(
     `facts` are those of `run_facts`; they are also kept in the database, for `apply`.
     """
     out, films, begun = run.out, run.count("status != ''"), monotonic()
-    landmarks = run.setting("landmarks")
+    landmarks = run.landmarks
     counts: Counter[str] = Counter()
     summary = Summary(min(max(int(SHOWN_SHARE * films), FEWEST_SHOWN), MOST_SHOWN))
     with ExitStack() as stack:
