@@ -71,7 +71,9 @@ PARTS = {
     "reliability": [
         "lab/faults.py detect resume apply others --every 40",
         "lab/soak.py --films 1000 --distinct 20",
-        "lab/fuzz.py --inputs 100000 --seed 3029",
+        "lab/soak.py --films 200 --distinct 20 --senders 1 --most-waiting 1",
+        "lab/soak.py --films 300 --distinct 40 --kills 8",
+        "lab/fuzz.py --inputs 100000 --seed 3032",
     ],
     "large": [
         f"{LARGE} --cores 16 --films 1024 --jobs {JOBS} --source OLD/src --source src",

@@ -455,6 +455,7 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
     return shown | {
         "corners": knee.corners.round(2).tolist(),
         "laterality": knee.laterality,
+        "alone": knee.alone,
         "review": knee.needs_review,
         "reasons": ["added in the review"] if found is None else found.review_reasons,
     }

@@ -204,6 +204,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
     marks = []
     for knee in film.kept:
         corners = knee.corners
+        known = knee.laterality or knee.alone
         leftmost = knee is film.kept[0] and len(film.kept) > 1  # labels grow outwards
         marks.append(
             {
@@ -212,7 +213,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
                 "area": " ".join(f"{x:.1f},{y:.1f}" for x, y in corners),
                 "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
                 "arm": round(TICK / 3 * knee.width_px, 1),
-                "label": knee.template or (knee.name if knee.laterality else f"image {knee.half}"),
+                "label": knee.template or (knee.name if known else f"image {knee.half}"),
                 "x": round(float(corners[:, 0].max() if leftmost else corners[:, 0].min()), 1),
                 "anchor": "end" if leftmost else "start",
                 "y": round(float(corners[:, 1].min()), 1),

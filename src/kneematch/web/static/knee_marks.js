@@ -26,7 +26,7 @@ function line(name, points, className) {
 }
 
 // Returns the outline and the label of a knee, for a square of the film.
-export function kneeMarks({ corners, side, laterality, review }, left, top, length) {
+export function kneeMarks({ corners, side, laterality, alone, review }, left, top, length) {
   const marks = document.createElementNS(SVG, "svg");
   marks.setAttribute("viewBox", `${left} ${top} ${length} ${length}`);
   marks.setAttribute("class", `marks ${side.split("-")[0]}${review ? " review" : ""}`);
@@ -37,7 +37,7 @@ export function kneeMarks({ corners, side, laterality, review }, left, top, leng
 
   const label = document.createElement("span");
   label.className = marks.getAttribute("class").replace("marks", "label");
-  const texts = [laterality || `image ${side}`, review && "review"];
+  const texts = [laterality || (alone ? "knee" : `image ${side}`), review && "review"];
   label.textContent = texts.filter(Boolean).join("  ");
   const [x0, x1] = range(corners.map(([x]) => (x - left) / length));
   const [y0, y1] = range(corners.map(([, y]) => (y - top) / length));
