@@ -43,9 +43,10 @@ from kneematch.evaluation.labels import load_labels
 from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.read import read_header
+from kneematch.knee.decision import Area, Decision
 from kneematch.knee.template import cut_template
 from kneematch.models.model_file import builtin_model, load_model
-from kneematch.run.decisions import COLUMNS
+from kneematch.run.decisions import write_decisions
 from kneephantoms import SynthConfig, synthesize, write_dicom
 
 SECRET = "Zyx^Quux"  # stands for the patient in headers; no message may hold it
@@ -139,10 +140,11 @@ def _write_run(folder: Path) -> None:
     command = ["detect", str(run), "-o", str(run / "out"), "--device", "cpu", "--workers", "0"]
     if kneematch([*command, "--quiet"]) != 0:
         raise RuntimeError("the run that is to be spoilt failed")
-    row = (
-        f"2026-01-01T00:00:00Z,{run / 'phantom-00000.dcm'},left,rejected,100,100,50,0,0.1,,,,,,,\n"
-    )
-    (folder / "review.csv" / "0").write_text(",".join(COLUMNS) + "\n" + row)
+    film, area = str(run / "phantom-00000.dcm"), Area(100, 100, 50, 0)
+    moved = Decision("corrected", area, 0.1, "L", {"plateau_medial": (90.0, 101.0)}, reader="A")
+    entries = (("left", Decision("rejected", area, 0.1)), ("right", moved))
+    rows = [("2026-01-01T00:00:00+00:00", film, side, each, False) for side, each in entries]
+    write_decisions(rows, folder / "review.csv" / "0")
     for file in [run / "template.json", run / "truth.csv", *(run / "out").iterdir()]:
         if file.name in TARGETS:
             shutil.copy(file, folder / file.name / "0")
