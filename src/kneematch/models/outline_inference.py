@@ -36,7 +36,7 @@ class ByteOutlineNetwork:
     """An OutlineNetwork whose first convolution computes in float32, and the others in 8 bits."""
 
     stem: Callable[[Tensor], Tensor]  # returns maps in byte steps
-    encoder: tuple[tuple[Convolution, ...], ...]  # of each level; that of the first has one
+    encoder: tuple[tuple[Convolution, ...], ...]  # by level; the first has one
     decoder: tuple[tuple[Convolution, ...], ...]
     head: Convolution  # returns float32
 

@@ -35,7 +35,7 @@ class VisitedFilm:
 
     film: FilmRecord
     pixels: Radiograph
-    path: Path  # of the film's file
+    path: Path  # the film's file
 
     @cached_property
     def picture(self) -> Image.Image:
@@ -153,7 +153,7 @@ def make_files(
 def _write_overlay(visited: VisitedFilm, folder: Path, *, kind: str) -> Written:
     name = f"{visited.film.name}.{kind}"
     picture = visited.picture
-    if kind != JPEG:  # of full size
+    if kind != JPEG:  # in full size
         pixels = visited.pixels
         picture = draw_detections(pixels, visited.film.kept, longest_px=max(pixels.size))
     save_picture(picture, folder / name)

@@ -243,7 +243,7 @@ def segmentation(header: Dataset, knees: Sequence[Detection], size: tuple[int, i
         **instance_attributes(SEGMENT_SERIES, "segments"),
     )
     made.PatientOrientation = list(_orientation(header))
-    made.ContentCreatorName = None  # of type 2, which highdicom leaves out
+    made.ContentCreatorName = None  # type 2, which highdicom leaves out
     return made
 
 
