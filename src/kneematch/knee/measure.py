@@ -256,7 +256,7 @@ class JointMeasures:
     def magnified(self, magnification: float | None) -> "JointMeasures":
         """Return the measures of a knee that its film shows larger by a factor, if it is known."""
         spacing = self.outlines.mm_per_px
-        if spacing is None or magnification is None:
+        if spacing is None or magnification is None:  # there are no lengths in mm to divide
             return self
         return replace(self, outlines=replace(self.outlines, mm_per_px=spacing / magnification))
 
