@@ -34,6 +34,7 @@ def test_node_waits_while_no_worker_process_can_start(
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     request.join()
     node.finish()
+    node.queue.close()
     assert [answer.status for answer in answers] == ["failed"]
     assert "neither DICOM nor" in answers[0].reason
 

@@ -1,6 +1,7 @@
 """Delivery to real servers of DICOM and HTTP: one connection for many objects, each object once."""
 
 import json
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -126,6 +127,27 @@ def test_deliver_keeps_objects_of_a_receiver_without_room(queue: Queue) -> None:
     assert states(queue) == {"sent": 1, "waiting": 2}
     assert queue.query("SELECT max(tries) FROM objects") == [(0,)]
     assert sorted(receiver.arrived.values()) == [1, 1]
+
+
+@pytest.mark.parametrize("begun", [b"\x02\x00\x00", b"\x02\x00\x00\x00\x01\x00half"])
+def test_deliver_gives_up_a_receiver_that_stops_in_the_middle_of_an_answer(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(send, "TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as receiver:
+        goal, peers = f"PACS@127.0.0.1:{receiver.getsockname()[1]}", list[socket.socket]()
+
+        def answer() -> None:
+            peers.append(receiver.accept()[0])
+            peers[0].sendall(begun)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        add(queue, goal, REPORT)
+        deliver(queue, goal)
+        thread.join()
+        peers[0].close()
+    assert states(queue) == {"waiting": 1}
 
 
 def test_deliver_releases_an_idle_association_and_begins_another(

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pydicom
 import pytest
 import requests
+from PIL import Image
 from pydicom.dataelem import DataElement
 from pydicom.uid import generate_uid
 
+from kneematch.films.pictures import encode
 from kneephantoms import SynthConfig, synthesize
 from servers import Node, Orthanc, eventually, free_port, tool
 
@@ -218,10 +221,10 @@ def test_docs_page_lists_the_interface_and_loads_nothing_from_elsewhere(node: No
     assert "//" not in page
 
 
-def begin(node: Node, content: bytes) -> socket.socket:
+def begin(node: Node, content: bytes, query: str = "", length: int = 100_000) -> socket.socket:
     """Begin a request of which only a part is sent."""
     connection = socket.create_connection(("127.0.0.1", int(node.url.rsplit(":", 1)[1])))
-    head = "POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+    head = f"POST /detect{query} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     connection.sendall(head.encode() + content)
     return connection
 
@@ -237,14 +240,18 @@ def test_post_detect_survives_requests_that_break_off(node: Node, films: list[Pa
 
 def test_post_detect_ends_requests_that_stall(tmp_path: Path, films: list[Path]) -> None:
     code = "from kneematch.cli.main import run; from kneematch.serve import http; "
-    code += "http.BODY_S = 1.0; run()"
+    code += "http.BODY_S, http.SHUTDOWN_S = 1.0, 1; run()"
     node = Node(tmp_path, program=("-c", code))
     stalled = [begin(node, b"a part of a film") for _ in range(16)]  # all that may be examined
     for connection in stalled:
         assert b" 408 " in connection.recv(100)
         connection.close()
     assert post(node, films[0].read_bytes()).ok
-    assert node.stop() == 0
+    noise = np.random.default_rng(0).integers(256, size=(3000, 3000), dtype=np.uint8)
+    film = encode(Image.fromarray(noise), "png")
+    with begin(node, film, "?overlay=true", len(film)) as unread:
+        unread.recv(1)  # the answer is longer than what the system keeps of it
+        assert node.stop() == 0
     assert "Traceback" not in node.text()
 
 
@@ -300,9 +307,9 @@ def test_node_answers_beside_more_connections_than_it_keeps(tmp_path: Path) -> N
 def test_node_listens_by_ipv6(tmp_path: Path) -> None:
     node = Node(tmp_path, "--host", "::1", address="[::1]")
     assert post(node, b"no film").status_code == 422
-    with socket.create_connection(("::1", node.port)):
-        pass
-    assert node.stop() == 0
+    with socket.create_connection(("::1", node.port)) as stalled:
+        stalled.sendall(b"\x01\x00\x00")  # half a head: the node can still end
+        assert node.stop() == 0
 
 
 def certificate(folder: Path) -> tuple[str, str]:
@@ -328,6 +335,7 @@ def test_node_speaks_tls_asks_for_a_token_and_delivers_to_storescp(
     node = Node(tmp_path, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert, *options)
     receiver = subprocess.Popen(scp, stderr=subprocess.DEVNULL)
     try:
+        silent = socket.create_connection(("127.0.0.1", node.port))  # others are answered beside it
         assert node.send(films[0]) != 0  # without TLS
         assert node.send(films[0], options=("+tls", key, cert, "+cf", cert)) == 0
         eventually(lambda: list(received.iterdir()), "the report arrives")
@@ -336,6 +344,7 @@ def test_node_speaks_tls_asks_for_a_token_and_delivers_to_storescp(
             answer = requests.get(f"{node.url}/metrics", headers=headers, timeout=30)
             assert answer.status_code == status
         assert node.stop(signal.SIGTERM) == 0
+        silent.close()
     finally:
         receiver.kill()
         receiver.wait()

@@ -4,12 +4,13 @@ import asyncio
 import base64
 import logging
 import secrets
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from threading import BoundedSemaphore, Event, Thread
+from threading import BoundedSemaphore, Thread
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -29,13 +30,14 @@ from kneematch.films.read import read_isolated
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.film_record import FAILED, FilmRecord
 from kneematch.serve.config import LOCAL, ServeConfig
-from kneematch.serve.node import Node
+from kneematch.serve.node import NOTICE_S, Node
 from kneematch.serve.queue import OWN, Queue
 
 HEALTH: Final = "/health"  # the only path that needs no token
 UNKNOWN_CALLER: Final = "A token is needed, as the header Authorization: Bearer TOKEN.\n"
 MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
 BODY_S: Final = 120.0  # in which a film must arrive
+SHUTDOWN_S: Final = 30  # in which answers under way must be fetched when the node ends
 MOST_REQUESTS: Final = 16  # films of requests that are examined or wait
 FILM: Final = {"content": {"application/octet-stream": {"schema": {"format": "binary"}}}}
 QUIET: Final = {"log_level": "warning", "access_log": False, "server_header": False}
@@ -179,16 +181,20 @@ def serve(config: ServeConfig, folder: Path, started: Callable[[str], None]) -> 
     with open_port(config.http_port, config.host) as listening:
         node = Node(config, folder)
         how: dict[str, Any] = {**QUIET, "http": LimitedProtocol, "ws": "none", "lifespan": "off"}
+        how["timeout_graceful_shutdown"] = SHUTDOWN_S
         tls = config.tls_key, config.tls_cert
         how |= dict(zip(("ssl_keyfile", "ssl_certfile"), tls, strict=True))
         server = uvicorn.Server(uvicorn.Config(node_app(node), **how))
+        logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
         answering = Thread(target=server.run, args=([listening],), daemon=True)
         answering.start()
         port = listening.getsockname()[1]
         started(f"DICOM: {config.ae_title}@{config.host}:{node.port}; HTTP: port {port}")
         with suppress(KeyboardInterrupt):
-            Event().wait()
+            while True:
+                time.sleep(NOTICE_S)
         logger.warning("Finishing what was accepted; a second signal ends at once.")
         node.finish()
         server.should_exit = True
         answering.join()
+        node.queue.close()

@@ -4,6 +4,7 @@ import logging
 import ssl
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from kneematch.run.visit import Visit
 from kneematch.run.workers import load_worker, visit_in_worker
 from kneematch.serve.config import ServeConfig
 from kneematch.serve.queue import OWN, Entry, Queue, QueueFull
-from kneematch.serve.send import deliver
+from kneematch.serve.send import deliver, limit_silence
 
 VERIFICATION: Final = "1.2.840.10008.1.1"  # C-ECHO
 FILM_CLASSES: Final = (
@@ -41,6 +42,7 @@ FILM_SYNTAXES: Final = (
 MOST_ASSOCIATIONS: Final = 32
 SUCCESS, OUT_OF_RESOURCES = 0x0000, 0xA700  # answers to C-STORE
 RESTART_S: Final = 10.0  # before worker processes that cannot start are started again
+NOTICE_S: Final = 1.0  # in which the main thread notices a signal that another thread received
 
 logger = logging.getLogger("kneematch")
 
@@ -63,6 +65,18 @@ def examine(film: FilmRecord) -> FilmRecord:
     if isinstance(found, Exception):  # such as a full disk
         return replace(film, status=FAILED, reason=str(found))
     return found[0]
+
+
+def _open(event: Any) -> None:
+    """Let a connection that nothing comes from end, and let the program end before it."""
+    limit_silence(event)
+    event.assoc.dul.daemon = True
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(NOTICE_S)
 
 
 class Node:
@@ -98,13 +112,11 @@ class Node:
 
     def finish(self) -> None:
         """Accept nothing more, examine what was accepted, and deliver what can be delivered."""
+        self._last_film.set()
         self._server.shutdown()
-        stages = (self._last_film, self._workers), (self._last_object, self._senders)
-        for event, threads in stages:
-            event.set()
-            for thread in threads:
-                thread.join()
-        self.queue.close()
+        _join(self._workers)
+        self._last_object.set()
+        _join(self._senders)
 
     def examine(self, film: FilmRecord) -> FilmRecord:
         """Visit a film in the next worker process that is free."""
@@ -130,9 +142,12 @@ class Node:
         entity.add_supported_context(VERIFICATION)
         for each in FILM_CLASSES:
             entity.add_supported_context(each, list(FILM_SYNTAXES))
-        handlers: list[Any] = [(evt.EVT_C_STORE, self._receive)]
+        handlers: list[Any] = [(evt.EVT_CONN_OPEN, _open), (evt.EVT_C_STORE, self._receive)]
         try:
             tls = None if config.tls_cert is None else config.tls(ssl.Purpose.CLIENT_AUTH)
+            if tls is not None:  # or all would wait for a peer that connects and says nothing
+                wrap = partial(tls.wrap_socket, do_handshake_on_connect=False)
+                tls.wrap_socket = wrap  # type: ignore[method-assign]
             config.tls(ssl.Purpose.SERVER_AUTH)  # refused now rather than when results are sent
             return entity.start_server((config.host, config.port), False, tls, handlers)
         except OSError as error:
@@ -141,6 +156,8 @@ class Node:
 
     def _receive(self, event: Any) -> int:
         """Answer a C-STORE request when its film is on disk."""
+        if self._last_film.is_set():  # the association is older
+            return OUT_OF_RESOURCES
         try:
             self.queue.add(event.request.AffectedSOPInstanceUID, event.encoded_dataset())
         except (QueueFull, OSError) as error:

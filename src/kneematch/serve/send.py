@@ -154,13 +154,18 @@ def _associate(
     for each in CLASSES:
         entity.add_requested_context(each, SYNTAXES)
     secure = (config.tls(ssl.Purpose.SERVER_AUTH), host) if tls else None
-    handlers: list[Any] = [(evt.EVT_DIMSE_RECV, answered)]
+    handlers: list[Any] = [(evt.EVT_CONN_OPEN, limit_silence), (evt.EVT_DIMSE_RECV, answered)]
     association = entity.associate(
         host, port, ae_title=title, tls_args=secure, evt_handlers=handlers
     )
     if not association.is_established and not association.rejected_contexts:
         raise Unreachable
     return association
+
+
+def limit_silence(event: Any) -> None:
+    """Limit the pauses within a message on a new connection; pynetdicom waits for ever."""
+    event.assoc.dul.socket.socket.settimeout(TIMEOUT_S)
 
 
 def _c_store(association: Any, answers: SimpleQueue[Any], content: bytes) -> None:
