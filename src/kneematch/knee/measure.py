@@ -10,7 +10,7 @@ ICCV Workshops 2019).
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any, Final
 
@@ -262,7 +262,10 @@ class JointMeasures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold: each measure as [value, sd, unit, reason]."""
-        values = {name: [*astuple(each)] for name, each in self.values.items()}
+        values = {
+            name: [each.value, each.sd, each.unit, each.reason]
+            for name, each in self.values.items()
+        }
         return {"outlines": self.outlines.to_dict(), "values": values}
 
     @classmethod
