@@ -17,6 +17,7 @@ import kneematch
 from kneematch.evaluation.labels import LABEL_COLUMNS
 from kneematch.knee import measure, quality
 from kneematch.run import decisions
+from kneematch.run.config import EXPORTS
 from kneematch.run.outputs import measurements, tables, write
 from kneephantoms import SynthConfig, synthesize
 
@@ -74,6 +75,7 @@ def test_columns_and_files_are_described(tmp_path: Path) -> None:
     columns = {*tables.COLUMNS, *tables.CROP_COLUMNS} - crop_map - corners
     assert columns | {write.ARTIFACTS} <= names("docs/outputs.md")
     assert {*write.RESULT_FILES} <= names("docs/outputs.md") | names("docs/measures.md")
+    assert {*EXPORTS} <= set(re.findall(r"`(?:--export )?(\w+)`", text("docs/outputs.md")))
     assert crop_map <= set(re.findall(r"\w+", text("docs/outputs.md")))
     assert {*LABEL_COLUMNS, "flag", "source"} <= names("docs/reference/inputs.md")
     assert f"Columns: `{', '.join(decisions.COLUMNS)}`" in text("docs/web.md")

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from kneematch import options
 from kneematch.errors import SettingsError
-from kneematch.options import INPUT, METHOD, check_options, option, parse_names
+from kneematch.options import AUTO, INPUT, METHOD, check_options, option, parse_names
 
 RUNS: Final = "runs"  # folder of the methods' own runs
 GRID: Final = "grid"
-METHODS: Final = ("locator", "sliding", "neural", "neural+sharpen", "search")
+METHODS: Final = tuple(name for name in options.METHODS if name not in (AUTO, GRID))
 
 _input: Any = partial(option, None, group=INPUT)
 _method: Any = partial(option, group=METHOD)

@@ -25,6 +25,13 @@ DICOM_ENDINGS: Final = dict(
     zip(DICOM_OBJECTS, ("report", "state", "picture", "segments", "report3d"), strict=True)
 )
 LANDMARK_SUFFIXES: Final = {"markups": MARKUPS, "pts": POINTS}
+# Endings of the names of all files that a film may have, by kind
+ENDINGS: Final = {
+    OVERLAYS: [f".{suffix}" for suffix in OVERLAY_FORMATS],
+    CROPS: [f"-{ending}.png" for ending in FILE_ENDINGS],
+    DICOM: [f"-{ending}.dcm" for ending in DICOM_ENDINGS.values()],
+    LANDMARKS: [f"-{end}{s}" for end in FILE_ENDINGS for s in LANDMARK_SUFFIXES.values()],
+}
 
 Written = tuple[list[str], str]  # names of files, and why one is missing or ""
 
@@ -47,7 +54,7 @@ class VisitedFilm:
 class Artifact:
     """One kind of files, and how they are made."""
 
-    kind: str  # OVERLAYS, CROPS, DICOM or LANDMARKS, the name of the folder
+    kind: str  # one of FOLDERS
     settings: dict[str, Any]  # JSON values that the files depend on, besides the film and its knees
     # Writes a film's files to a folder, each whole or not at all.
     write: Callable[[VisitedFilm, Path], Written]
@@ -83,12 +90,7 @@ def crop_names(film: FilmRecord) -> dict[str, str]:
 
 def possible_files(kind: str, name: str) -> set[str]:
     """Return the names of all files of a kind that a film may have."""
-    if kind == OVERLAYS:
-        return {f"{name}.{kind}" for kind in OVERLAY_FORMATS}
-    if kind == DICOM:
-        return {f"{name}-{ending}.dcm" for ending in DICOM_ENDINGS.values()}
-    suffixes = [".png"] if kind == CROPS else LANDMARK_SUFFIXES.values()
-    return {f"{name}-{ending}{suffix}" for ending in FILE_ENDINGS for suffix in suffixes}
+    return {f"{name}{ending}" for ending in ENDINGS[kind]}
 
 
 def shown_side(file: str, film: FilmRecord) -> str:
