@@ -6,6 +6,7 @@ the other workers go on, and the dead one is replaced.
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -31,6 +32,7 @@ Result = TypeVar("Result")
 QUEUED: Final = 2  # items that a worker holds, so that it need not wait for the next one
 TRIES: Final = 2  # for an item whose worker died: the system may have killed it for its memory
 ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to start than it saves
+COLLECTION: Final = (700, 10, 10)  # Python's thresholds: DICOM objects leave large arrays in cycles
 END: Final = object()  # after the last item of a worker
 CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")  # CPU time that may be used, and per what time
 FAILED_STARTS: Final = 3  # workers in a row that die before they are ready: none ever will be
@@ -314,6 +316,8 @@ def _work(
     _is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
     keep_memory()
+    gc.freeze()  # what is shared with other workers would be copied, were it looked at
+    gc.set_threshold(*COLLECTION)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     if initialize is not None:
@@ -348,7 +352,7 @@ def start_early(*preload: str) -> None:
     if sys.platform == "linux":
         from multiprocessing.forkserver import ensure_running
 
-        _context(*preload)
+        _context("kneematch.rare_collection", *preload)
         with _starting():
             ensure_running()
 

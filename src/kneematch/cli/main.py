@@ -1,7 +1,6 @@
 """The command line: its commands, and how their errors are shown."""
 
 import atexit
-import gc
 import os
 import re
 import sys
@@ -81,8 +80,8 @@ def _options(
 
 def run(program: typer.Typer = app) -> NoReturn:
     """Run a command as a program."""
-    # Imports make a million objects that stay; to look through them again and again takes 0.2 s.
-    gc.set_threshold(100_000, 50, 50)
+    import kneematch.rare_collection  # noqa: F401 - not where the program is a library
+
     code = INTERRUPTED
     with suppress(KeyboardInterrupt), stop_on_signals():
         code = main(program=program)
