@@ -25,7 +25,7 @@ PNG_RLE, PNG_PAETH = 3, 128  # strategy and filter of libpng
 # of 1,600 pixels a side has about 100 kB.
 SAVE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     ".png": {"compress_level": 2},
-    ".jpg": {"quality": 70, "optimize": True},
+    ".jpg": {"quality": 70},
 }
 
 

@@ -144,19 +144,19 @@ def _outline(found: Detection, scale: float, line: float) -> list[Stroke]:
 def _draw_strokes(
     picture: Image.Image, strokes: Sequence[Stroke], line: float, larger: int
 ) -> None:
-    """Draw lines with a shade below them, each colour on a mask as large as they need."""
-    points = np.concatenate([points for points, _, _ in strokes])
-    room = larger * np.array(picture.size)
-    low = (points.min(0) - 4 * line).clip(0, room - larger).astype(int) // larger * larger
-    high = (points.max(0) + 4 * line).clip(low + larger, room).astype(int)
-    (x, y), size = (low // larger).tolist(), (high - low).tolist()
+    """Draw lines with a shade below them, each colour on a mask as large as its lines need."""
     shades = [(points, SHADE, width + 1.4 * line) for points, _, width in strokes]
+    room = larger * np.array(picture.size)
     for tint in (SHADE, *dict.fromkeys(tint for _, tint, _ in strokes)):  # shades are below all
-        mask = Image.new("L", tuple(size))
+        own = [stroke for stroke in (*shades, *strokes) if stroke[1] == tint]
+        points = np.concatenate([points for points, _, _ in own])
+        low = (points.min(0) - 4 * line).clip(0, room - larger).astype(int) // larger * larger
+        high = (points.max(0) + 4 * line).clip(low + larger, room).astype(int)
+        (x, y), (width, height) = (low // larger).tolist(), (high - low).tolist()
+        mask = Image.new("L", (width, height))
         draw = ImageDraw.Draw(mask)
-        for points, own, width in shades if tint == SHADE else strokes:
-            if own == tint:
-                _stroke(draw, points - low, SHADE_OPACITY if tint == SHADE else 255, width)
+        for points, _, thickness in own:
+            _stroke(draw, points - low, SHADE_OPACITY if tint == SHADE else 255, thickness)
         picture.paste(tint, (x, y), mask.reduce(larger))
 
 
