@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final
 
 import numpy as np
+from highdicom import UID
 from numpy.typing import NDArray
 from pydicom import Dataset
 from pydicom.charset import convert_encodings
@@ -25,6 +26,7 @@ CONTENT: Final = 0x0040A730
 LONG: Final = ("SQ", "UT")  # VRs with lengths of 32 bits
 
 CONTAINS: Final = "CONTAINS"
+HAS_CONTEXT: Final = "HAS OBS CONTEXT"
 HAS_MODIFIER: Final = "HAS CONCEPT MOD"
 HAS_PROPERTIES: Final = "HAS PROPERTIES"
 INFERRED_FROM: Final = "INFERRED FROM"
@@ -47,20 +49,34 @@ def code(name: Code, value: Code, *content: bytes, relationship: str = CONTAINS)
     return _item("CODE", name, relationship, _code_element(0x0040A168, value), content)
 
 
-def text(name: Code, value: str, *content: bytes) -> bytes:
+def text(name: Code, value: str, *content: bytes, relationship: str = CONTAINS) -> bytes:
     """Return a text, with content items that belong to it."""
     element = _element(0x0040A160, "UT", value.encode("utf-8"))
-    return _item("TEXT", name, CONTAINS, element, content)
+    return _item("TEXT", name, relationship, element, content)
 
 
-def region(points: NDArray[np.float64], header: Dataset) -> bytes:
+def new_uid(name: Code) -> bytes:
+    """Return a new identifier of what is reported."""
+    return _item("UIDREF", name, HAS_CONTEXT, _element(0x0040A124, "UI", UID().encode("ascii")))
+
+
+def group(name: Code, template: str, *content: bytes) -> bytes:
+    """Return a container of content items, as a template of PS3.16 says."""
+    whole = _element(0x0040A050, "CS", b"CONTINUOUS")
+    by = _element(0x00080105, "CS", b"DCMR") + _element(0x0040DB00, "CS", template.encode("ascii"))
+    return _item("CONTAINER", name, CONTAINS, whole + _sequence(0x0040A504, by), content)
+
+
+def region(
+    points: NDArray[np.float64], header: Dataset, *, relationship: str = INFERRED_FROM
+) -> bytes:
     """Return a point (1, 2) or a line (K, 2) of the film with this header."""
     film = _element(0x00081150, "UI", header.SOPClassUID.encode("ascii"))
     film += _element(0x00081155, "UI", header.SOPInstanceUID.encode("ascii"))
     source = _sequence(0x00081199, film) + _item("IMAGE", SOURCE, SELECTED_FROM)
     graphic = _element(0x00700022, "FL", points.astype("<f4").tobytes())
     graphic += _element(0x00700023, "CS", b"POINT" if len(points) == 1 else b"POLYLINE")
-    place = _item("SCOORD", codes.DCM.ImageRegion, INFERRED_FROM, content=(source,))
+    place = _item("SCOORD", codes.DCM.ImageRegion, relationship, content=(source,))
     return place + graphic
 
 

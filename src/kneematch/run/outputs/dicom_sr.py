@@ -24,7 +24,7 @@ from kneematch import __version__
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import ANGLE, AREA, COMPARTMENTS, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
 from kneematch.run.outputs import dicom_content as content
-from kneematch.run.outputs.dicom_content import HAS_MODIFIER, HAS_PROPERTIES
+from kneematch.run.outputs.dicom_content import HAS_CONTEXT, HAS_MODIFIER, HAS_PROPERTIES
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -33,6 +33,8 @@ EXPECTED_ERROR: Final = Code("EXPECTED_ERROR", SCHEME, "Expected error of the ma
 REVIEW: Final = Code("REVIEW", SCHEME, "Needs review by a person")
 REASON: Final = Code("REASON", SCHEME, "Reason for review")
 DECISION: Final = Code("DECISION", SCHEME, "Decision of the reviewer")
+GROUP: Final = codes.DCM.MeasurementGroup
+CATEGORY: Final = Code("276214006", "SCT", "Finding category")
 FRONTAL_KNEE: Final = Code("FRONTAL_KNEE", SCHEME, "Frontal view of a knee joint")
 LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
 OUTLINE: Final = Code("OUTLINE", SCHEME, "Border of a bone at the joint")
@@ -82,8 +84,7 @@ def structured_report(
     document = sr.MeasurementReport(
         observation_context=_observer(),
         procedure_reported=codes.cid100.XRUnspecifiedBodyRegion,
-        imaging_measurements=[_measurement_group(header, knee, size) for knee in knees]
-        or [_negative(header)],
+        imaging_measurements=[_negative(header)],
     )
     # highdicom copies and searches all content; it is spared the measurements.
     measurements = document[0].ContentSequence.pop()
@@ -95,11 +96,9 @@ def structured_report(
         specific_character_set=content.CHARSET,
         **instance_attributes(REPORT_SERIES, "report"),
     )
-    said = [[*_knee_content(header, knee, size)] for knee in knees] or [[]]
-    groups = []
-    for group, more in zip(measurements.ContentSequence, said, strict=True):
-        own = [content.encoded(item) for item in group.ContentSequence]
-        groups.append(content.container(group, *own, *more))
+    groups = [content.group(GROUP, "1410", *_knee_content(header, knee, size)) for knee in knees]
+    if not knees:
+        groups = [content.encoded(item) for item in measurements.ContentSequence]
     own = [content.encoded(item) for item in report.ContentSequence]
     content.set_content(report, *own, content.container(measurements, *groups))
     return report
@@ -169,46 +168,39 @@ def _observer() -> sr.ObservationContext:
     return sr.ObservationContext(observer_device_context=context)
 
 
-def _measurement_group(
-    header: Dataset, knee: Detection, size: tuple[int, int]
-) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
-    return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=sr.TrackingIdentifier(
-            uid=hd.UID(), identifier=f"Knee joint area {knee.laterality or f'image {knee.side}'}"
-        ),
-        referenced_region=sr.ImageRegion(
-            graphic_type=sr.GraphicTypeValues.POLYLINE,
-            graphic_data=outline_on_film(knee, size),
-            source_image=sr.SourceImageForRegion.from_source_image(header),
-        ),
-        finding_category=codes.SCT.AnatomicalStructure,
-        finding_type=codes.SCT.KneeJoint,
-        finding_sites=[
-            sr.FindingSite(codes.SCT.KneeJoint, laterality=LATERALITY.get(knee.laterality))
-        ],
-        algorithm_id=sr.AlgorithmIdentification(name=f"{MAKER} {knee.method}", version=__version__),
-        qualitative_evaluations=[
-            sr.QualitativeEvaluation(REVIEW, codes.SCT.Yes if knee.needs_review else codes.SCT.No)
-        ],
-    )
-
-
 def _knee_content(header: Dataset, knee: Detection, size: tuple[int, int]) -> Iterator[bytes]:
-    """Yield what a group says of its knee besides the area; TID 1410 is extensible."""
+    """Yield what a group says of its knee: the area, and what is known of it (TID 1410)."""
+    name = f"Knee joint area {knee.laterality or f'image {knee.side}'}"
+    yield content.text(codes.DCM.TrackingIdentifier, name, relationship=HAS_CONTEXT)
+    yield content.new_uid(codes.DCM.TrackingUniqueIdentifier)
+    yield content.code(CATEGORY, codes.SCT.AnatomicalStructure)
+    yield content.code(codes.DCM.Finding, codes.SCT.KneeJoint)
+    side = LATERALITY.get(knee.laterality)
+    which = [content.code(codes.SCT.Laterality, side, relationship=HAS_MODIFIER)] if side else []
+    yield content.code(
+        codes.SCT.FindingSite, codes.SCT.KneeJoint, *which, relationship=HAS_MODIFIER
+    )
+    for code, said in (
+        (codes.DCM.AlgorithmName, f"{MAKER} {knee.method}"),
+        (codes.DCM.AlgorithmVersion, __version__),
+    ):
+        yield content.text(code, said, relationship=HAS_MODIFIER)
+    yield content.code(REVIEW, codes.SCT.Yes if knee.needs_review else codes.SCT.No)
+    yield content.region(outline_on_film(knee, size), header, relationship=content.CONTAINS)
     yield from _measurements(knee)
     for reason in knee.review_reasons:
         yield content.text(REASON, reason)
     if knee.decision:
         yield content.text(DECISION, knee.decision)
-    for name, (x, y) in knee.landmarks.items():
+    for landmark, (x, y) in knee.landmarks.items():
         if 0 <= x <= size[1] and 0 <= y <= size[0]:
             place = content.region(np.array([(x, y)]), header)
-            yield content.text(LANDMARK, name, place)
+            yield content.text(LANDMARK, landmark, place)
     if knee.measures is not None:
         bones = knee.measures.outlines
-        for name, line in (("femur", bones.femur), ("tibia", bones.tibia)):
+        for bone, line in (("femur", bones.femur), ("tibia", bones.tibia)):
             place = content.region(line.clip(0, size[::-1]), header)
-            yield content.text(OUTLINE, name, place)
+            yield content.text(OUTLINE, bone, place)
 
 
 def _measurements(knee: Detection) -> Iterator[bytes]:
