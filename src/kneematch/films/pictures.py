@@ -19,7 +19,7 @@ THUMBNAIL_PX: Final = 512  # longest side; a knee has half of it on a film of bo
 THUMBNAIL_QUALITY: Final = 50
 WINDOW: Final = (0.5, 99.5)  # percentiles shown as black and white
 NARROWEST: Final = 1e-3  # window that can be chosen, as a share of that
-WINDOW_SIDE: Final = 400  # rows and columns, at least, that are looked at for these
+WINDOW_SIDE: Final = 256  # rows and columns, at least, that are looked at for these
 PNG_RLE, PNG_PAETH = 3, 128  # strategy and filter of libpng
 # PNG files are a tenth larger than with the default level, and written three times as fast; a JPEG
 # of 1,600 pixels a side has about 100 kB.
