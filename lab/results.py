@@ -77,10 +77,10 @@ PARTS = {
     ],
     "large": [
         f"{LARGE} --cores 16 --films 1024 --jobs {JOBS} --source OLD/src --source src",
-        f"{LARGE} --cores 1 2 4 8 16 --films 512",
-        f"{LARGE} --cores 16 --films 512 --distinct 16 {SYNTAXES}",
-        f"{LARGE} --cores 16 --films 1024 --device auto",
-        f"{LARGE} --cores 16 --films 4096 --device cuda",
+        f"{LARGE} --cores 1 2 4 8 16 --films 512 --jobs detect",
+        f"{LARGE} --cores 16 --films 512 --distinct 16 --jobs detect {SYNTAXES}",
+        f"{LARGE} --cores 16 --films 1024 --jobs detect --device cuda --source OLD/src --source src",
+        f"{LARGE} --cores 16 --films 4096 --jobs detect --device cuda --source OLD/src --source src",
     ],
 }
 
