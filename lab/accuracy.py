@@ -19,13 +19,12 @@ With --onnx, it prints instead how far the corners and landmarks of each real fi
 
 import argparse
 import math
+import runpy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +60,7 @@ def main() -> None:
     parser.add_argument("--films", type=int, default=200, help="number of phantoms")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first phantom")
     parser.add_argument("--real", type=Path, help="folder of labelled real films")
-    parser.add_argument("--method", default="auto", help="as of `kneematch detect`")
+    parser.add_argument("--method", default="auto", help="as for `kneematch detect`")
     parser.add_argument("--template", type=Path, help="template.json, for the search")
     parser.add_argument("--onnx", action="store_true", help="compare run_onnx.py with detect")
     args = parser.parse_args()
@@ -83,9 +82,9 @@ def print_agreement(real: Path) -> None:
     detectors = {"float32": replace(quick, solver=solver, preparation=precise), "CPU": quick}
     with TemporaryDirectory() as folder:
         export_onnx(Path(folder) / "made")
-        program: Any = SourceFileLoader("run_onnx", f"{folder}/made/run_onnx.py").load_module()
+        program = runpy.run_path(f"{folder}/made/run_onnx.py")
         paths = sorted((real / "films").iterdir())
-        answers = [program.detect(program.read(str(path))) for path in paths]
+        answers = [program["detect"](program["read"](str(path))) for path in paths]
     rows, differing = [], 0
     for name, detector in detectors.items():
         apart = []
@@ -158,8 +157,7 @@ def rotated(degrees: float, pixels: NDArray[np.float32], margins: Points) -> Alt
     back = np.array([[cos, -sin], [sin, cos]])  # (row, column) of the new film to the old one
     offset = old - 0.5 - back @ (new - 0.5)
     made = ndimage.affine_transform(pixels, back, offset, tuple(size), order=1)
-    turn = np.array([[cos, -sin], [sin, cos]])
-    return made, (margins - old[::-1]) @ turn.T + new[::-1]
+    return made, (margins - old[::-1]) @ back.T + new[::-1]
 
 
 def halved(side: int, pixels: NDArray[np.float32], margins: Points) -> Altered:

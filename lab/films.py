@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice, product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print(flush=True)
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def radiograph(made: Phantom) -> Radiograph:
     """Return the film of a phantom as if it had been read from a DICOM file."""
     return Radiograph(
@@ -64,22 +71,20 @@ def radiograph(made: Phantom) -> Radiograph:
 
 def kind_cases(folder: Path) -> Iterator[Case]:
     """Yield films of other kinds; replacements are named by the half of the picture."""
-    with (folder / "kinds.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            film = read(folder / f"{row['id']}.jpg")
-            count = int(row["knees"]) if row["knees"] else None
-            metal = tuple(side in row["note"] for side in ("left", "right")) if count == 2 else None
-            if count == 1:
-                metal = (False,)
-            yield Case(row["kind"], film, count, metal=metal)
+    for row in read_rows(folder / "kinds.csv"):
+        film = read(folder / f"{row['id']}.jpg")
+        count = int(row["knees"]) if row["knees"] else None
+        metal = tuple(side in row["note"] for side in ("left", "right")) if count == 2 else None
+        if count == 1:
+            metal = (False,)
+        yield Case(row["kind"], film, count, metal=metal)
 
 
 def labelled_cases(folder: Path, films: str = "films") -> Iterator[Case]:
     """Yield the labelled films; doubtful knees count, but are not scored."""
     labels: dict[str, list[dict[str, str]]] = defaultdict(list)
-    with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
-        for row in sorted(csv.DictReader(file), key=lambda row: (row["id"], row["knee"])):
-            labels[row["id"]].append(row)
+    for row in sorted(read_rows(folder / "labels.csv"), key=itemgetter("id", "knee")):
+        labels[row["id"]].append(row)
     for name, rows in labels.items():
         path = folder / films / f"{name}.jpg"
         ends = [[[float(row[f"{axis}{k}"]) for axis in "xy"] for k in (1, 2)] for row in rows]
@@ -93,9 +98,7 @@ def more_cases(folder: Path) -> Iterator[Case]:
     The first rows are those of all films with and without frontal knees.
     """
     margins = {case.path.stem: case for case in labelled_cases(folder, "") if case.path}
-    with (folder / "more.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
+    for row in read_rows(folder / "more.csv"):
         film, count = read(folder / f"{row['id']}.jpg"), int(row["knees"] or -1)
         metal = (row["metal"] == "1",) * count if count > 0 else None
         known = margins.get(row["id"])

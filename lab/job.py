@@ -27,7 +27,6 @@ the CPU time of the parts of a visit: the median over the phantoms, in their sec
 """
 
 import argparse
-import csv
 import json
 import multiprocessing
 import os
@@ -49,7 +48,7 @@ import numpy as np
 import pydicom
 from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1
 
-from films import table
+from films import read_rows, table
 from kneematch.evaluation.scores import plateau_iou
 from kneematch.films.radiograph import Point
 from kneephantoms import SynthConfig, synthesize
@@ -267,12 +266,6 @@ def margins(row: dict[str, str]) -> tuple[Point, Point]:
     ]
     left, right = sorted(ends)
     return left, right
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 @contextmanager

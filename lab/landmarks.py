@@ -9,7 +9,6 @@ labels, for the training, and measures on the others.
 """
 
 import argparse
-import csv
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from films import read_rows
 from kneematch import Detector, read
 from kneematch.films.annotation import Annotation, annotate_part, save_annotation
 from kneematch.training.landmark_training import train_landmarks
@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("--train", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    with (args.folder / "landmarks.csv").open(encoding="utf-8") as file:
-        rows = {row.pop("id"): [float(v) for v in row.values()] for row in csv.DictReader(file)}
+    read = read_rows(args.folder / "landmarks.csv")
+    rows = {row.pop("id"): [float(v) for v in row.values()] for row in read}
     labels = {name: np.array(values).reshape(-1, 2) for name, values in rows.items()}
     paths = {name: args.folder / f"{name}.jpg" for name in labels}
     drawn = drawing(paths[args.template], labels.pop(args.template))

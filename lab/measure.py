@@ -20,7 +20,6 @@ Widths are in percent of the tibial plateau's width; 1 % is about 0.75 mm.
 """
 
 import argparse
-import csv
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, spearmanr
 
 from accuracy import rotated
-from films import find_knees, radiograph, table
+from films import find_knees, radiograph, read_rows, table
 from kneematch import Detection, Detector
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
@@ -305,8 +304,7 @@ def masks(args: argparse.Namespace) -> None:
 
 def crops(args: argparse.Namespace) -> None:
     """Print what is found and measured of graded crops, and how widths follow the grades."""
-    with (args.real / "crops" / "crops.csv").open(newline="", encoding="utf-8") as file:
-        graded = list(csv.DictReader(file))
+    graded = read_rows(args.real / "crops" / "crops.csv")
     counts: dict[str, Counter[str]] = {row["kl"]: Counter() for row in graded}
     smaller: list[tuple[int, float]] = []
     for row in graded:

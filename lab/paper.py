@@ -14,13 +14,12 @@ start of the training is printed with the table, since by default it is not the 
 """
 
 import argparse
-import csv
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-from films import table
+from films import read_rows, table
 
 METHODS = {
     "sliding": "template matching",
@@ -49,7 +48,7 @@ def main() -> None:
     parser.add_argument("--test", nargs="+", help="films to test on")
     parser.add_argument("--truth", type=Path, help="labels of the films to test on")
     parser.add_argument("--model", type=Path, help="model to test instead of training one")
-    parser.add_argument("--start", default="synthetic", help="as of `kneematch train`")
+    parser.add_argument("--start", default="synthetic", help="as for `kneematch train`")
     parser.add_argument("--grid", type=int, default=0, help="films of the grid search")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--beside", choices=list(PRINTED), help="a study's printed figures")
@@ -110,11 +109,9 @@ def kneematch(*arguments: str) -> None:
 
 def print_losses(evaluation: Path, args: argparse.Namespace) -> None:
     """Print the losses beside the printed ones, and where the training started."""
-    with (evaluation / "losses.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
     printed = PRINTED.get(args.beside, {})
     cells = []
-    for row in rows:
+    for row in read_rows(evaluation / "losses.csv"):
         here, there = float(row["left + right loss"]), printed.get(row["method"])
         compared = [f"{there:.3f}", f"{here - there:+.3f}"] if there else ["-", "-"]
         error = f"{float(row['standard error'] or 'nan'):.4f}"

@@ -237,7 +237,7 @@ def main() -> int:
     parser.add_argument("--distinct", type=int, default=200, help="different films among them")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--senders", type=int, default=4)
-    parser.add_argument("--most-waiting", type=int, help="as of `kneematch serve`; else all films")
+    parser.add_argument("--most-waiting", type=int, help="as for `kneematch serve`; else all films")
     parser.add_argument("--kills", type=int, default=0, help="kills of the node and of Orthanc")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@ from importlib.metadata import distribution, metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("", "web", "serve", "ray", "onnx", "test", "docs")
+EXTRAS = ("", *metadata("kneematch").get_all("Provides-Extra", []))
 
 
 def dependencies(name: str, extras: set[str], found: set[str]) -> set[str]:
