@@ -153,7 +153,7 @@ workers_option = partial(
     help="Number of worker processes; 0 works in the main process.",
     group=PERFORMANCE,
     metavar="N",
-    default_text="one per core",
+    default_text="one per core; fewer for few films",
     minimum=0,
 )
 series_option = partial(

@@ -54,7 +54,7 @@ class WorkerDied:
 
     def __str__(self) -> str:
         if self.was_slow:
-            return "reading it took more CPU time than --time-limit allows"
+            return "reading it took more CPU time than is allowed"
         if self.exit_code is not None and self.exit_code < 0:
             names = {number.value: number.name for number in signal.Signals}  # not of all signals
             how = f"killed by {names.get(-self.exit_code, f'signal {-self.exit_code}')}"

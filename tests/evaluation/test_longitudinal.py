@@ -159,7 +159,7 @@ def test_compare_runs_knows_patients_by_a_hash_of_their_number(
         dataset["PatientID"] = DataElement("PatientID", "LO", number, validation_mode=IGNORE)
         dataset.save_as(tmp_path / f"{name}.dcm")
     salt = tmp_path / "salt"
-    salt.write_text("of the user\n")
+    salt.write_text("a secret of the user\n")
     seen = [("left", 9, "R")]
     visits = ({"one.dcm": seen}, {"two.dcm": seen, "other.dcm": seen, "none.dcm": seen})
     runs = [write_run(tmp_path / str(k), films) for k, films in enumerate(visits)]
@@ -167,17 +167,16 @@ def test_compare_runs_knows_patients_by_a_hash_of_their_number(
     assert main([*command, "-o", str(tmp_path / "out.csv")]) == 1
     (row,) = read_table(tmp_path / "out.csv")
     assert (row["film_before"], row["film_after"]) == ("one.dcm", "two.dcm")
-    expected = hmac.new(b"of the user", first.encode(), hashlib.sha256).hexdigest()
+    expected = hmac.new(b"a secret of the user", first.encode(), hashlib.sha256).hexdigest()
     assert row["patient"] == expected[:16]
     said = capsys.readouterr()
     assert "none.dcm: its header has no PatientID" in said.err
     files = [tmp_path / name for name in ("out.csv", "out.html")]
     for text in (said.out, said.err, *(file.read_text() for file in files)):
         assert "SECRET" not in text
-    for content, reason in ((b" \n", "is empty"), (b"\xff", "not a text in UTF-8")):
-        salt.write_bytes(content)
-        assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
-        assert reason in capsys.readouterr().err
+    salt.write_bytes(b"short\n")
+    assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
+    assert "The key of --salt needs 16 or more bytes" in capsys.readouterr().err
     salt.unlink()
     assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
     assert "salt cannot be read: No such file" in capsys.readouterr().err

@@ -30,6 +30,6 @@ def test_cpu_limit_ends_the_worker_of_a_slow_film_once() -> None:
     results = dict(map_in_workers(work, [0.1, 1000.0, 0.2], workers=1))
     slow = results.pop(1000.0)
     assert isinstance(slow, WorkerDied)
-    assert str(slow) == "reading it took more CPU time than --time-limit allows"
+    assert str(slow) == "reading it took more CPU time than is allowed"
     assert set(results.values()) == {"read"}
     assert work(1.5) == "read"  # in this process, which nobody would replace

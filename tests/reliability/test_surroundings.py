@@ -35,7 +35,7 @@ FAULTS = {
 }
 REASONS = (
     *("Input/output error", "killed by SIGKILL", "not enough memory", "No such file or directory"),
-    *("Permission denied", "more CPU time than --time-limit allows"),
+    *("Permission denied", "more CPU time than is allowed (--time-limit)"),
 )
 # Kills the process when it is about to remove or rename a file for the n-th time.
 KILL = """

@@ -171,8 +171,8 @@ def evaluate(
 ) -> None:
     """Compare methods on films: their losses and, with labels, their accuracy.
 
-    evaluation.md has all tables, which are also written as CSV. Every method's own run, as of
-    `kneematch detect`, is in runs/METHOD. The film of --template is left out.
+    evaluation.md has all tables, which are also written as CSV. Each method's run, with
+    the files of `kneematch detect`, is in runs/METHOD. The film of --template is left out.
     """
     from kneematch.evaluation import run
 

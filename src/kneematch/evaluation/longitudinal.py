@@ -13,12 +13,12 @@ from typing import Final
 from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.longitudinal_page import write_page
 from kneematch.films.csv_text import Cell, read_csv_file
-from kneematch.films.files import check_suffix, read_text, refuse_existing
+from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.films.radiograph import silent
 from kneematch.films.read import read_header
 from kneematch.knee.measure import PERCENT, UNITS
 from kneematch.options import as_path, check_type
-from kneematch.run.outputs.measurements import MEASUREMENTS, MM, hash_patient
+from kneematch.run.outputs.measurements import MEASUREMENTS, MM, hash_patient, read_key
 from kneematch.run.outputs.tables import Columns, open_tables
 
 BEFORE, AFTER = "before", "after"
@@ -135,7 +135,7 @@ class _Films:
 
     def __init__(self, folders: Sequence[Path], table: Path | None, salt: Path | None) -> None:
         self.skipped: list[str] = []
-        self.secret = None if salt is None else _read_secret(salt)
+        self.secret = None if salt is None else read_key(salt, "--salt")
         needed = {"film": True, "patient": salt is None, "visit": len(folders) < 2}
         rows = _read(table, [name for name in needed if needed[name]]) if table else ()
         once = {tuple(map(row.get, needed)): row for row in rows}  # knees.csv repeats films
@@ -194,18 +194,6 @@ class _Films:
         if not number or self.secret is None:
             raise LookupError("its header has no PatientID")
         return hash_patient(number, self.secret)
-
-
-def _read_secret(path: Path) -> bytes:
-    try:
-        secret = read_text(path).strip().encode()
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise SettingsError(f"{path} cannot be read: it is not a text in UTF-8.") from error
-    if not secret:
-        raise SettingsError(f"{path} is empty. Write a long random text into it.")
-    return secret
 
 
 def _compare_visits(knees: Sequence[KneeRow], order: Sequence[str]) -> Iterator[dict[str, Cell]]:

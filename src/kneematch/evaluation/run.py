@@ -90,8 +90,8 @@ def evaluate(
 
     Args:
         films: files, folders, patterns, lists (`@list.txt`), or several of these.
-        out: folder to write evaluation.md and tables to; the methods' own runs, as of
-            `kneematch detect`, are in out/runs/METHOD.
+        out: folder to write evaluation.md and tables to; each method's run, with
+            the files of `kneematch detect`, is in out/runs/METHOD.
         config: which methods, labels, device and so on.
         progress: opened for every method.
 

@@ -29,7 +29,7 @@ def codestream_shape(frame: bytes) -> tuple[int, int, int] | None:
         right, bottom, left, top = struct.unpack_from(">4I", frame, 8)
         (samples,) = struct.unpack_from(">H", frame, 40)
         return bottom - top, right - left, samples
-    at = 2  # behind the start of the image
+    at = 2  # after the marker of the image's start
     while at + 10 <= len(frame) and frame[at] == 0xFF:
         marker, length = frame[at + 1], int.from_bytes(frame[at + 2 : at + 4])
         if marker in JPEG_FRAMES:

@@ -65,10 +65,9 @@ def encode(picture: Image.Image, kind: str, **options: int) -> bytes:
     return file.getvalue()
 
 
-def data_url(picture: Image.Image, kind: str, **options: int) -> str:
-    """Return a small picture as text, to place it inside HTML or JSON; arguments as `encode`."""
-    content = base64.b64encode(encode(picture, kind, **options)).decode("ascii")
-    return f"data:image/{kind};base64,{content}"
+def data_url(content: bytes, kind: str) -> str:
+    """Return the content of a picture's file as text, to place it inside HTML or JSON."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def thumbnail(pixels: NDArray[np.float32]) -> bytes:

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
+from kneematch.errors import (
+    SHOWN_START,
+    FilmError,
+    NotAnImage,
+    NotARadiograph,
+    SettingsError,
+    Unreadable,
+)
 from kneematch.films.codestreams import check_codestream
 from kneematch.films.files import open_regular
 from kneematch.films.limits import CPU_S, cpu_limit, memory_limit
@@ -111,14 +118,15 @@ def _read_or_error(path: str, cpu_s: float, *, reduced: bool) -> Radiograph | Fi
 
 
 def to_film_error(path: str, error: Exception) -> FilmError:
-    """Return why a film cannot be used: an error of the film, or that it met a bug.
+    """Return why a film cannot be used, with its path: an error of the film, or that it met a bug.
 
     A bug's own text is left out, since it may quote the film's header.
     """
-    if isinstance(error, FilmError):
-        return error
-    kind = type(error).__name__
-    return FilmError(f"{path}: An unexpected {kind} occurred. Please report this bug.")
+    if not isinstance(error, FilmError):
+        kind = type(error).__name__
+        return FilmError(f"{path}: An unexpected {kind} occurred. Please report this bug.")
+    is_named = error.message.startswith(path[:SHOWN_START])  # a long message is shortened
+    return error if is_named else type(error)(f"{path}: {error.message}")
 
 
 def is_dataset(film: object) -> "TypeIs[Dataset]":

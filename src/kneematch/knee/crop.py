@@ -94,7 +94,7 @@ def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = No
 
 
 def cut(film: Radiograph, place: CropPlace, beyond: str = "zeros") -> NDArray[np.float32]:
-    """Return the crop (height, width) in [0, 1], large pixels averaged; `beyond` as of `sample`."""
+    """Return the crop (height, width) in [0, 1], large pixels averaged; `beyond`: see `sample`."""
     pixels = torch.from_numpy(film.pixels)
     height, width = film.size
     into_film = compose(torch.linalg.inv(rectangle_to_film(0, 0, width, height)), place.to_film)

@@ -51,7 +51,8 @@ class Detection:
     method: str
     landmarks: Mapping[str, Point] = field(default_factory=dict)
     landmark_sd_px: Mapping[str, float] = field(default_factory=dict)  # where they were refined
-    # Median distance, as a share of the area's size, by which its parts match elsewhere.
+    # Median standard deviation of the refined landmarks, as a share of the area's size: large where
+    # parts of the area match back elsewhere, or are not where the others expect them.
     match_back: float | None = None
     template: str = ""  # name of the template of another part than knees, in a run
     laterality: str = ""  # the patient's side, "R" or "L"; empty if it is not known

@@ -420,14 +420,11 @@ def _film_error(film: Film, error: Exception) -> FilmError:
         Exception: the given one, if it is no FilmError and the film is no file but an object that
             the caller made.
     """
-    text = str(error)
     if isinstance(film, str | os.PathLike):
-        path = os.fspath(film)
-        error = to_film_error(path, error)
-        text = str(error) if str(error).startswith(path) else f"{path}: {error}"
+        error = to_film_error(os.fspath(film), error)
     elif not isinstance(error, FilmError):
         raise error
-    return type(error)(text)  # a new one, since the traceback of the other holds the pixels
+    return type(error)(error.message)  # the traceback of the other holds the pixels
 
 
 class Method(NamedTuple):
@@ -477,8 +474,7 @@ def choose_method(
     with nullcontext() if neural else suppress(TemplateError):
         if drawn is not None:
             networks = transfer_template(networks, drawn.image.to(device), drawn.theta)
-        larger = model.coarse_template.size[1] / model.fine_template.size[1]
-        check = partial(check_consistency, networks, larger)
+        check = partial(check_consistency, networks, model.width_ratio)
     if neural:
         refine = _refiner(name, paper=paper, drawn=drawn is not None)
         size = enlarged_size(model.coarse_template) if paper and not located else None

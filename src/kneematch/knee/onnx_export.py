@@ -68,14 +68,13 @@ def pose_graph(model: Model) -> ViewGraph:
     from what the network sees in another crop, and whether bright and dark are swapped.
     """
     networks = model.networks(located=True, float32=True)
-    larger = model.coarse_template.size[1] / model.fine_template.size[1]
     template, solve = template_for_views(model.fine_template), network_solver(networks)
 
     def see(view: Tensor) -> tuple[Tensor, ...]:
         problem = robust_problem(view, template)
         theta = solve(problem)
         area = pose_matrix(theta, template.aspect, problem.image_aspect)
-        distance = check_consistency(networks, larger, view, theta)
+        distance = check_consistency(networks, model.width_ratio, view, theta)
         negative = paper_problem(view, template).match(theta).negative
         return tuple(each[0, 0] for each in (area, problem.losses(theta), distance, negative))
 

@@ -45,9 +45,10 @@ def draw_detections(
     """Draw the film in grey with the outline, landmarks and patient's side of each area.
 
     The thick corner is the template's top left, and an area to review has a dashed outline. Below
-    the film, where it covers nothing, is a line for each area with its widths in mm and the reasons
-    for review, red where there are some; `caption` leaves it out. A film smaller than `longest_px`
-    keeps its size; a thumbnail has thicker lines and larger text.
+    the film, where it covers nothing, is a line for each area with its name, its smallest joint
+    spaces where they were measured, and the reasons for review, red where there are some; `caption`
+    leaves it out. A film smaller than `longest_px` keeps its size; a thumbnail has thicker lines
+    and larger text.
     """
     picture, scale = _grey_picture(film, longest_px)
     size = picture.size

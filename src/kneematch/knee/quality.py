@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
 # lab/accuracy.py counts the areas that they flag.
 MAX_LOSS: Final = 0.3
-MAX_MISMATCH: Final = 0.5  # by the robust energy, which includes local contrast; of all parts
+MAX_MISMATCH: Final = 0.5  # by the robust energy, with local contrast; of every part
 # Other parts of the body. Right areas of heads, feet and chests match back within 0.006 to 0.04 of
 # the area's size, and areas in wrong places, by chance, within 0.04 to 0.08.
 MAX_MATCH_BACK: Final = 0.04

@@ -48,6 +48,11 @@ class Model:
     settings: Mapping[str, Any]  # JSON: how it was trained
     ranges: Mapping[str, Ranges]  # lowest and highest activations, by network
 
+    @property
+    def width_ratio(self) -> float:
+        """Width of the coarse template over that of the fine one."""
+        return self.coarse_template.size[1] / self.fine_template.size[1]
+
     def networks(
         self, device: str = "cpu", *, located: bool = False, float32: bool = False
     ) -> TwoStageNetworks:

@@ -149,6 +149,8 @@ def add_decisions(run: Run, path: Path) -> None:
         raise SettingsError(
             f"{path}: It adds areas of {min(others) or 'knees'}, which the run has no template of."
         )
-    for key, (time, film, side, decision, _) in added.items():
-        if key not in before or before[key][3].to_dict() != decision.to_dict():
-            run.decide(films[film], side, decision, time)
+    run.decide_all(
+        (films[film], side, decision, time)
+        for key, (time, film, side, decision, _) in added.items()
+        if key not in before or before[key][3].to_dict() != decision.to_dict()
+    )

@@ -31,9 +31,9 @@ KNEES: Final = ("auto", "1", "2")
 ENGINES: Final = ("local", "ray")
 JPEG, PNG = OVERLAY_FORMATS = ("jpg", "png")
 DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
+USUAL_OBJECTS: Final = ("sr", "gsps", "sc")  # and "seg" of measured knees
 EXPORTS: Final = ("coco", "dicom", "markups", "pts", *DICOM_OBJECTS)
 
-SHORTEST_KEY: Final = 16  # bytes
 UNSET: Final = "unset"  # in messages
 
 Fingerprint = Mapping[str, str | int | bool]  # the settings that rows depend on
@@ -238,8 +238,9 @@ class DetectConfig:
 
     def dicom_objects(self) -> list[str]:
         """Return the kinds of DICOM objects to make of each film."""
-        usual = DICOM_OBJECTS[: 4 if self.measure else 3] if "dicom" in self.export else ()
-        return [kind for kind in DICOM_OBJECTS if kind in (*usual, *self.export)]
+        usual = (*USUAL_OBJECTS, *(["seg"] if self.measure else []))
+        kinds = (*self.export, *(usual if "dicom" in self.export else ()))
+        return [kind for kind in DICOM_OBJECTS if kind in kinds]
 
     def crop_size(self) -> "CropSize":
         """Return the size of crops; what is not given is CropSize's default."""
@@ -291,16 +292,9 @@ class DetectConfig:
         """
         if self.hash_patients is None:
             return None
-        from kneematch.films.files import open_regular
+        from kneematch.run.outputs.measurements import read_key
 
-        try:
-            with open_regular(self.hash_patients) as file:
-                key = file.read()
-        except OSError as error:
-            raise SettingsError("The file of --hash-patients cannot be read.") from error
-        if len(key) < SHORTEST_KEY:
-            raise SettingsError(f"The key of --hash-patients needs {SHORTEST_KEY} or more bytes.")
-        return key
+        return read_key(self.hash_patients, "--hash-patients")
 
     def outline_hash(self) -> dict[str, str]:
         """Return the SHA-256 of the outline network, after checking that it can be used."""

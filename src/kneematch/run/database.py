@@ -480,11 +480,19 @@ class Run:
 
     def decide(self, film: int, side: str, decision: Decision, time: str | None = None) -> int:
         """Record a decision about the knee in one half of a film; return the knee's id."""
+        (knee,) = self.decide_all([(film, side, decision, time)])
+        return knee
+
+    def decide_all(self, decisions: Iterable[tuple[int, str, Decision, str | None]]) -> list[int]:
+        """Record all of some decisions, given like those of `decide`, or none of them."""
+        knees = []
         with self._transaction():
-            self.sql.execute("INSERT OR IGNORE INTO knees (film, side) VALUES (?, ?)", (film, side))
-            ((knee,),) = self.query("SELECT id FROM knees WHERE film = ? AND side = ?", film, side)
-            self._add_decision(knee, json.dumps(decision.to_dict()), time=time)
-        return int(knee)
+            for *place, decision, time in decisions:
+                self.sql.execute("INSERT OR IGNORE INTO knees (film, side) VALUES (?, ?)", place)
+                ((knee,),) = self.query("SELECT id FROM knees WHERE film = ? AND side = ?", *place)
+                self._add_decision(knee, json.dumps(decision.to_dict()), time=time)
+                knees.append(int(knee))
+        return knees
 
     def revoke(self, reader: str = "") -> int | None:
         """Revoke the newest decision that holds, of a reader or of all; return its knee or None."""

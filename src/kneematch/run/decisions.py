@@ -103,7 +103,7 @@ def _entry(cells: list[str]) -> Entry:
 
 
 def _cells(decision: Decision) -> list[str]:
-    """Return the cells of a decision behind its state."""
+    """Return the cells of a decision after its state."""
     *position, rotation = astuple(decision.area)
     numbers = [*(f"{value:.{PIXEL}f}" for value in position), f"{rotation:.{DEGREE}f}"]
     loss = "" if decision.loss is None else f"{decision.loss:.6f}"

@@ -157,9 +157,8 @@ def _start_workers_early(paths: Sequence[str], config: DetectConfig) -> None:
         return
     if choose_workers(config.workers, len(paths)):
         needed = {  # modules that visits import when they first need them; workers share them
-            "imagecodecs": config.crops,
             "kneematch.knee.measuring": config.measure,
-            "kneematch.run.outputs.dicom": "dicom" in config.export,
+            "kneematch.run.outputs.dicom": bool(config.dicom_objects()),
         }
         modules = [name for name, is_needed in needed.items() if is_needed]
         start_early("kneematch.run.workers", "kneematch.films.dicom", *modules)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kneematch.errors import SHOWN_START, FilmError, Unreadable
+from kneematch.errors import FilmError, Unreadable
 from kneematch.films.files import written_together
 from kneematch.films.pictures import thumbnail
 from kneematch.films.radiograph import LATERALITIES, Radiograph
@@ -159,10 +159,8 @@ class Visit:
 
     def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
         path = str(self.root / film.path)
-        reason = to_film_error(path, error).message
-        named = reason if reason.startswith(path[:SHOWN_START]) else f"{path}: {reason}"
         status = UNREADABLE if isinstance(error, Unreadable) else FAILED
-        return replace(film, status=status, reason=named)
+        return replace(film, status=status, reason=to_film_error(path, error).message)
 
     def _measured(
         self, pixels: Radiograph | FilmError, knees: tuple[Detection, ...], *, placed: bool = False
@@ -180,7 +178,7 @@ class Visit:
         try:
             return (*measure(pixels, knees, self.outlines), *others)
         except Exception as error:  # noqa: BLE001 - one film must not stop the others
-            reason = f"not measured ({to_film_error('', error)})"
+            reason = f"not measured (unexpected {type(error).__name__})"
             failed = (
                 replace(
                     knee,
@@ -199,7 +197,7 @@ class Visit:
         placed = [k for k in knees if k.decision == CORRECTED and k.measures is None]
         if placed and self.config.measure:
             if isinstance(pixels, FilmError):
-                missing.append(f"{film.path}: not measured ({pixels})")
+                missing.append(f"{film.path}: not measured ({pixels.message})")
             measured = self._measured(pixels, tuple(placed), placed=True)
             by_side = {knee.side: knee for knee in measured}
             knees = tuple(by_side.get(knee.side, knee) for knee in knees)
@@ -207,7 +205,7 @@ class Visit:
         read = pixels if isinstance(pixels, Radiograph) else None
         shown = film.magnified(self.config.magnification)
         made, reasons = make_files(self.artifacts, read, shown, self.out, self.root / film.path)
-        if read is None and film.kept and self.artifacts:
-            missing.append(str(pixels))
+        if isinstance(pixels, FilmError) and film.kept and self.artifacts:
+            missing.append(pixels.message)
         picture = film.thumbnail if read is None else thumbnail(read.pixels)
         return replace(film, made=made, missing=(*missing, *reasons), thumbnail=picture)

@@ -71,7 +71,8 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
 
 def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
     """Return a film whose worker died; what is known of it already stays."""
-    reason = Unreadable(f"{film.path}: {died}").message
+    limit = " (--time-limit)" if died.was_slow else ""
+    reason = Unreadable(f"{film.path}: {died}{limit}").message
     if film.status:
         return replace(film, missing=(reason,))
     return replace(film, status=UNREADABLE, reason=reason)

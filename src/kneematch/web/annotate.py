@@ -37,7 +37,7 @@ from kneematch.films.annotation import (
     save_annotation,
 )
 from kneematch.films.files import check_suffix
-from kneematch.films.pictures import data_url, to_grey8
+from kneematch.films.pictures import data_url, encode, to_grey8
 from kneematch.films.radiograph import Point, Radiograph
 from kneematch.knee.body_part import whole_view
 from kneematch.knee.detector import Detector
@@ -291,8 +291,8 @@ def template_pictures(annotation: Annotation, film: SplitFilm) -> dict[str, Any]
     left = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     x0, y0, x1, y1 = annotation.fine
     return {
-        "left": data_url(left, "png", compress_level=1),
-        "right": data_url(image, "png", compress_level=1),
+        "left": data_url(encode(left, "png", compress_level=1), "png"),
+        "right": data_url(encode(image, "png", compress_level=1), "png"),
         "film_size": [round(x1 - x0), round(y1 - y0)],
     }
 
@@ -405,4 +405,4 @@ def _detect(detector: Detector, path: Path) -> Result:
         return {"problem": detector.nothing_found(film.size)}
     picture = draw_detections(film, knees, longest_px=PREVIEW_PX, thumbnail=True, caption=False)
     losses = [{"side": knee.side, "loss": knee.loss} for knee in knees]
-    return {"picture": data_url(picture, "png", compress_level=1), "knees": losses}
+    return {"picture": data_url(encode(picture, "png", compress_level=1), "png"), "knees": losses}

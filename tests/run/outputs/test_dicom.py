@@ -462,7 +462,7 @@ def test_export_dicom_gives_a_reason_for_a_film_that_is_not_dicom(
     write_png16(path, film.pixels)
     result, out = exported(path, film, knees)
     assert result.files == ()
-    assert result.reason.startswith(f"{path}: The film is not DICOM")
+    assert result.reason.startswith(f"{path}: The header lacks SOPClassUID")
     assert list(out.iterdir()) == []
 
 

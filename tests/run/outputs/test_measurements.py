@@ -84,7 +84,7 @@ def test_open_measurements_takes_patient_and_visit_from_the_path(tmp_path: Path)
 
 def test_open_measurements_hashes_patients_with_a_key(tmp_path: Path) -> None:
     key, settings = tmp_path / "key", {"patient_from_path": "(P[0-9]+)"}
-    key.write_bytes(KEY)
+    key.write_bytes(KEY + b"\r\n")  # of the editor
     row = write_knees(tmp_path, "a/P0042/P0042.dcm", hash_patients=str(key), **settings)
     assert row["patient"] == hmac.new(KEY, b"P0042", "sha256").hexdigest()[:16]
     assert row["film"] == f"a/{row['patient']}/{row['patient']}.dcm"

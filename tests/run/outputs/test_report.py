@@ -31,6 +31,7 @@ RUN: dict[str, Any] = {
     "command": ["kneematch", "detect", "two words.dcm"],
     "device": "cpu (x86_64, 2 cores)",
     "sha256": {"template": "ab12cd"},
+    "versions": {"kneematch": "1.2.3", "torch": "2.6"},
 }
 VOID = {"meta", "br", "img"}
 
@@ -105,7 +106,7 @@ def test_write_report_has_counts_settings_versions_and_times(tmp_path: Path, kne
         "batch size",
         "kneematch detect 'two words.dcm'",
         "ab12cd",
-        "pydicom",
+        "kneematch 1.2.3, torch 2.6",
     ):
         assert fact in told
     cards = [text for text in page.text if text.isdigit()][:4]

@@ -35,7 +35,7 @@ from kneematch.films.read import read_header
 from kneematch.knee.detection import Detection
 from kneematch.knee.overlay import COLOURS, draw_detections
 from kneematch.run.artifacts import DICOM_ENDINGS, VisitedFilm
-from kneematch.run.config import DICOM_OBJECTS
+from kneematch.run.config import USUAL_OBJECTS
 from kneematch.run.outputs.dicom_sr import (
     MAKER,
     instance_attributes,
@@ -49,7 +49,7 @@ IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "Seri
 
 
 def export_dicom(
-    visited: VisitedFilm, folder: Path, kinds: Sequence[str] = DICOM_OBJECTS[:3]
+    visited: VisitedFilm, folder: Path, kinds: Sequence[str] = USUAL_OBJECTS
 ) -> tuple[list[str], str]:
     """Write NAME-report.dcm, NAME-state.dcm and others for one film to an existing folder.
 
@@ -74,7 +74,7 @@ def export_dicom(
                     dataset.save_as(temp, enforce_file_format=True)
                 files.append(file)
         except FilmError as error:
-            return files, str(error)
+            return files, error.message
         except BAD_ELEMENT as error:  # its text may quote the header, so it is not shown
             reason = (
                 "DICOM objects cannot refer to this film, since its header does not keep to the "
@@ -87,13 +87,9 @@ def _source_header(path: Path) -> Dataset:
     """Read a film's header and empty the patient and study attributes that are missing or invalid.
 
     Raises:
-        FilmError: the file is not DICOM, or lacks an identifier.
+        FilmError: the header lacks an identifier; a file that is not DICOM lacks all.
     """
-    header = read_header(path)
-    if header is None:
-        raise FilmError(
-            f"{path}: The film is not DICOM, so that there is no patient and no study to add to."
-        )
+    header = read_header(path) or Dataset()
     missing = [keyword for keyword in IDENTIFIERS if not header_text(header, keyword)]
     if missing:
         raise FilmError(

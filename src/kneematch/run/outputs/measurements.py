@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -9,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from kneematch.errors import SettingsError
 from kneematch.films.csv_text import Cell
+from kneematch.films.files import open_regular
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.knee.measure import (
     ANGLE,
@@ -61,6 +64,7 @@ COLUMNS: Final[Columns] = {
     "reason": None,
 }
 
+SHORTEST_KEY: Final = 16  # bytes
 # knees.csv: what a statistician opens first.
 MAIN: Final = (
     *("jsw_minimum_pct", "jsw_minimum_mm", "jsw_medial_minimum_pct", "jsw_lateral_minimum_pct"),
@@ -143,6 +147,25 @@ def _patient_and_visit(film: str, config: DetectConfig, key: bytes | None) -> di
         code = hash_patient(named, key)
         film, patient = film.replace(named, code), patient and code
     return {"patient": patient, "visit": visit, "film": film}
+
+
+def read_key(path: str | os.PathLike[str], option: str) -> bytes:
+    """Return the secret key in a file, without a line break at its end.
+
+    Raises:
+        SettingsError: it cannot be read, or is too short.
+    """
+    try:
+        with open_regular(path) as file:
+            key = file.read().rstrip(b"\r\n")
+    except OSError as error:
+        raise SettingsError(f"The file of {option} cannot be read: {error.strerror}.") from error
+    if len(key) < SHORTEST_KEY:
+        raise SettingsError(
+            f"The key of {option} needs {SHORTEST_KEY} or more bytes. Write a long random text "
+            "into its file."
+        )
+    return key
 
 
 def hash_patient(patient: str, key: bytes) -> str:

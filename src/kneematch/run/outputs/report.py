@@ -5,7 +5,6 @@ matplotlib would add 0.35 s of CPU time to a run (0.27 for its import), about as
 the page, and its text would shrink with the page on a phone.
 """
 
-import base64
 import heapq
 import math
 import os
@@ -20,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.discovery import common_folder
 from kneematch.films.files import atomic_write
+from kneematch.films.pictures import data_url
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import ANGLE, in_mm
 from kneematch.knee.overlay import COLOURS, TICK
 from kneematch.run.film_record import NO_KNEE, FilmRecord
 from kneematch.run.outputs.agreement import Agreement
-from kneematch.run.outputs.run_file import versions
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -219,14 +218,11 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
                 "y": round(float(corners[:, 1].min()), 1),
             }
         )
-    url = None
-    if picture is not None:
-        url = f"data:image/jpeg;base64,{base64.b64encode(picture).decode('ascii')}"
     return {
         "film": film.path,
         "reason": film.reason.removeprefix(f"{film.path}: "),
         "knees": film.kept,
-        "picture": url,
+        "picture": None if picture is None else data_url(picture, "jpeg"),
         "size": (width, height),
         "text_px": round(max(width, height) / 24, 1),
         "marks": marks,
@@ -317,7 +313,7 @@ def _provenance(run: Mapping[str, Any]) -> dict[str, str]:
     """Return what is needed to repeat the run."""
     facts = {
         "command": shlex.join(map(str, run["command"])),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
         "device": run["device"],
         **{f"SHA-256 of {name.replace('_', ' ')}": value for name, value in run["sha256"].items()},
     }
