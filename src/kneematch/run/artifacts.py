@@ -142,10 +142,10 @@ def make_files(
             except OSError:
                 raise
             except Exception as error:  # noqa: BLE001 - one picture must not stop the others
-                reason = str(to_film_error(str(path), error))
+                reason = to_film_error(str(path), error).message
         if reason:
             reasons.append(reason)
-        elif pixels is not None:
+        if pixels is not None and (files or not reason):
             made[artifact.kind] = {SETTINGS: artifact.settings, FILES: files}
         for file in possible_files(artifact.kind, film.name) - set(files):
             (out / artifact.kind / file).unlink(missing_ok=True)
