@@ -11,7 +11,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.serve import queue as module
-from kneematch.serve.queue import MOST_TRIES, Entry, Queue, QueueFull
+from kneematch.serve.queue import MOST_TRIES, READ_PAUSES_S, Entry, Queue, QueueFull
 from servers import eventually
 
 PACS = "PACS@localhost:104"
@@ -123,6 +123,30 @@ def test_queue_tries_refused_objects_again_and_then_gives_up(
     assert waited == [2.0**k for k in range(MOST_TRIES - 1)]
     assert queue.query("SELECT state, reason FROM objects") == [("failed", "status A900")]
     assert list(queue.objects.iterdir()) == []
+
+
+def test_queue_reads_films_again_later_and_then_gives_up(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "time", lambda: now[0])
+    queue.add("1.2.3", b"film")
+    first, waited = taken(queue), []
+    film = first
+    while queue.postpone(film, "a disk is away"):
+        queue.add("1.2.4", b"another film")  # which does not wait for the first
+        if (other := queue.take()) is not None:
+            queue.finish(other, "ok", "", [], [])
+        before = now[0]
+        while (again := queue.take()) is None:
+            now[0] += 1
+        film = again
+        waited.append(now[0] - before)
+    assert (film.path, tuple(waited)) == (first.path, READ_PAUSES_S)
+    queue.finish(film, "failed", "a disk is away", [], [])
+    assert list(queue.films.iterdir()) == []
+    queue.add("1.2.3", b"the same film")
+    assert taken(queue).tries == 0
 
 
 def test_queue_is_for_one_process_and_its_owner_only(queue: Queue) -> None:

@@ -4,9 +4,11 @@ import signal
 import socket
 import subprocess
 import threading
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from PIL import Image
 from pydicom.dataelem import DataElement
 from pydicom.uid import generate_uid
 
+from kneematch import Detector
 from kneematch.films.pictures import encode
 from kneephantoms import SynthConfig, synthesize
 from servers import Node, Orthanc, eventually, free_port, tool
@@ -84,6 +87,7 @@ def test_node_answers_echo_and_refuses_senders_that_are_not_listed(
         (2, ["dcmcjpls"], ("-xt",)),
         (3, ["dcmcrle"], ("-xr",)),
         (4, ["dcmconv", "+ti"], ("-xi",)),
+        (7, ["dcmconv", "+td"], ("-xd",)),  # deflated, which the sender then undoes
     ],
 )
 def test_node_sends_objects_to_the_study_of_each_film(
@@ -110,6 +114,20 @@ def test_node_sends_objects_to_the_study_of_each_film(
     find += ["-k", "Modality", "-k", "PatientID"]
     done = subprocess.run(find, capture_output=True, text=True, check=True)
     assert (done.stdout + done.stderr).count("secret-id") == 3
+
+
+def test_node_sends_what_there_is_of_a_film_in_colours(
+    tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
+) -> None:
+    dataset, before = pydicom.dcmread(films[8]), node.films()
+    grey = (dataset.pixel_array >> (dataset.BitsStored - 8)).astype(np.uint8)
+    dataset.set_pixel_data(np.stack([grey] * 3, axis=-1), "RGB", 8)
+    dataset.save_as(tmp_path / "colours.dcm")
+    assert node.send(tmp_path / "colours.dcm") == 0
+    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
+    assert node.films() == before | {"ok": before.get("ok", 0) + 1}
+    assert modalities(orthanc, films[8]) == sorted([SR, CAPTURE])
+    assert list((node.folder / "queue" / "dicom-objects").iterdir()) == []
 
 
 def test_node_does_not_examine_its_own_pictures(
@@ -191,6 +209,11 @@ def test_post_detect_returns_knees_crops_and_a_picture(node: Node, films: list[P
     assert len(found["knees"][0]["corners"]) == 4
     pictures = [found["overlay_png"], *(knee["crop_png"] for knee in found["knees"])]
     assert all(picture.startswith("iVBORw0KGgo") for picture in pictures)  # PNG's first bytes
+    knees = Detector.load(device="cpu").detect(films[0])
+    for knee, shown in zip(knees, found["knees"], strict=True):
+        with Image.open(BytesIO(b64decode(shown["crop_png"]))) as crop:
+            excess = np.asarray(crop, np.float32) - 255 * knee.crop(films[0])
+        assert abs(excess.mean()) < 0.1  # as of rounded values
     assert list((node.folder / "queue" / "films").iterdir()) == []
 
 

@@ -45,6 +45,35 @@ def test_watch_waits_for_another_process_that_works_on_the_run(tmp_path: Path) -
             watching.send_signal(signal.SIGTERM)
 
 
+def test_watch_says_once_what_every_look_finds(tmp_path: Path) -> None:
+    synthesize(tmp_path / "made", SynthConfig(2, size=(300, 250), framing="knee", workers=0))
+    first, second = sorted((tmp_path / "made").glob("*.dcm"))
+    folder, away, said = tmp_path / "in", tmp_path / "away", tmp_path / "said"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "run.sqlite").touch()
+    (folder / "films.zip").touch()
+    (folder / "link").symlink_to(tmp_path / "made")
+    command = [sys.executable, "-m", "kneematch", "watch", "in", "-o", "out", "--workers", "0"]
+    with said.open("wb") as file, subprocess.Popen(command, cwd=tmp_path, stderr=file) as watching:
+        try:
+            shutil.copy(first, folder)
+            eventually(lambda: rows(tmp_path / "out") == {first.name}, "the first film is done")
+            folder.rename(away)
+            eventually(lambda: b"not there" in said.read_bytes(), "it says that the folder is away")
+            time.sleep(2.5 * PAUSE_S)
+            before = said.read_bytes()
+            away.rename(folder)
+            shutil.copy(second, folder)
+            eventually(lambda: len(rows(tmp_path / "out")) == 2, "the second film is done")
+            time.sleep(2.5 * PAUSE_S)
+        finally:
+            watching.send_signal(signal.SIGTERM)
+    after = said.read_bytes().removeprefix(before)
+    assert before.count(b"not there") == 1
+    for message in (b"skipped, since", b"links to folders are not", b"other file skipped (zip 1)"):
+        assert (before.count(message), after.count(message)) == (1, 1)
+
+
 def test_watch_examines_films_as_they_appear_and_when_they_are_whole(tmp_path: Path) -> None:
     synthesize(tmp_path / "made", SynthConfig(2, size=(300, 250), framing="knee", workers=0))
     first, second = sorted((tmp_path / "made").glob("*.dcm"))

@@ -11,7 +11,7 @@ from kneematch import options
 from kneematch.errors import SettingsError
 from kneematch.films.files import read_text
 from kneematch.options import INPUT, OUTPUT, check_options, option
-from kneematch.run.config import DICOM_OBJECTS
+from kneematch.run.config import DICOM_OBJECTS, USUAL_OBJECTS
 
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 AE_TITLE: Final = r"[!-\[\]-~]{1,16}"  # printable ASCII without spaces and backslashes
@@ -42,7 +42,10 @@ class ServeConfig:
     )
     tls_key: Path | None = _input(None, help="Private key of --tls-cert.", metavar="FILE")
     tls_ca: Path | None = _input(
-        None, help="Certificates that sign those of DICOM senders and receivers.", metavar="FILE"
+        None,
+        help="CA certificates (PEM) to check DICOM senders and receivers against; with --tls-cert, "
+        "senders must then present a certificate.",
+        metavar="FILE",
     )
     most_waiting: int = _input(
         1000,
@@ -57,13 +60,15 @@ class ServeConfig:
         metavar="RECEIVER",
     )
     objects: tuple[str, ...] = _output(
-        DICOM_OBJECTS[:3],
+        USUAL_OBJECTS,
         help="Objects to send, separated by commas: sr, sr3d, gsps, sc or, with --measure, seg.",
         metavar="NAMES",
         parser=options.parse_names,
     )
     measure: bool = _output(False, help="Measure every knee.")
-    workers: int | None = options.workers_option(help="Number of worker processes.", minimum=1)
+    workers: int | None = options.workers_option(
+        help="Number of worker processes.", default_text="one per core", minimum=1
+    )
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""

@@ -28,7 +28,7 @@ from kneematch.films.files import FILE_MODE
 from kneematch.films.pictures import encode
 from kneematch.films.read import read_isolated
 from kneematch.knee.overlay import draw_detections
-from kneematch.run.film_record import FAILED, FilmRecord
+from kneematch.run.film_record import FAILED, UNREADABLE, FilmRecord
 from kneematch.serve.config import LOCAL, ServeConfig
 from kneematch.serve.node import NOTICE_S, Node
 from kneematch.serve.queue import OWN, Queue
@@ -87,7 +87,7 @@ def node_app(node: Node) -> FastAPI:
         crop: Annotated[bool, Query(description="Add each knee as PNG in base64.")] = False,
         overlay: Annotated[bool, Query(description="Add the film with its knees drawn.")] = False,
     ) -> JSONResponse:
-        """Find the knees on the film in the body: DICOM, PNG, JPEG or TIFF."""
+        """Find the knees on the film in the body, in any format that `kneematch detect` reads."""
         if not room.acquire(blocking=False):
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests. Try again.")
         path = node.queue.new_film()
@@ -132,6 +132,8 @@ def docs_page(paths: dict[str, Any]) -> str:
 def _detect(node: Node, path: Path, crop: bool, overlay: bool) -> dict[str, Any]:
     """Return what was found on a film as JSON can hold it."""
     found = node.examine(FilmRecord(0, str(path), path.name, to_make=frozenset()))
+    if found.status == UNREADABLE:
+        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, found.reason)
     if found.status == FAILED:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, found.reason)
     knees = [{**knee.to_dict(), "corners": knee.corners.tolist()} for knee in found.knees]
@@ -143,7 +145,8 @@ def _detect(node: Node, path: Path, crop: bool, overlay: bool) -> dict[str, Any]
         answer["overlay_png"] = _png(draw_detections(film, found.knees))
     if crop:
         for knee, shown in zip(found.knees, knees, strict=True):
-            shown["crop_png"] = _png(Image.fromarray((255 * knee.crop(film)).astype(np.uint8)))
+            levels = np.rint(255 * knee.crop(film)).astype(np.uint8)
+            shown["crop_png"] = _png(Image.fromarray(levels))
     return answer
 
 

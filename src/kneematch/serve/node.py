@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pydicom import uid
 from pynetdicom import AE, evt
+from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.films.dicom import CODESTREAM_SYNTAXES, header_value
@@ -28,19 +29,18 @@ from kneematch.run.visit import Visit
 from kneematch.run.workers import load_worker, visit_in_worker
 from kneematch.serve.config import ServeConfig
 from kneematch.serve.queue import OWN, Entry, Queue, QueueFull
-from kneematch.serve.send import deliver, limit_silence
+from kneematch.serve.send import OUT_OF_RESOURCES, deliver, limit_silence
 
-VERIFICATION: Final = "1.2.840.10008.1.1"  # C-ECHO
 FILM_CLASSES: Final = (
     *(uid.ComputedRadiographyImageStorage, uid.SecondaryCaptureImageStorage),
     *(uid.DigitalXRayImageStorageForPresentation, uid.DigitalXRayImageStorageForProcessing),
 )
 FILM_SYNTAXES: Final = (
-    *(uid.ExplicitVRLittleEndian, uid.ImplicitVRLittleEndian, uid.DeflatedExplicitVRLittleEndian),
-    *(uid.ExplicitVRBigEndian, uid.RLELossless, *CODESTREAM_SYNTAXES),
+    *(uid.ExplicitVRLittleEndian, uid.ImplicitVRLittleEndian, uid.ExplicitVRBigEndian),
+    *(uid.RLELossless, *CODESTREAM_SYNTAXES),
 )
 MOST_ASSOCIATIONS: Final = 32
-SUCCESS, OUT_OF_RESOURCES = 0x0000, 0xA700  # answers to C-STORE
+SUCCESS: Final = 0x0000  # answer to C-STORE
 RESTART_S: Final = 10.0  # before worker processes that cannot start are started again
 NOTICE_S: Final = 1.0  # in which the main thread notices a signal that another thread received
 
@@ -63,7 +63,7 @@ def examine(film: FilmRecord) -> FilmRecord:
             return replace(film, status=OWN)
     found = visit_in_worker([film])
     if isinstance(found, Exception):  # such as a full disk
-        return replace(film, status=FAILED, reason=str(found))
+        return replace(film, status=UNREADABLE, reason=str(found))
     return found[0]
 
 
@@ -130,16 +130,15 @@ class Node:
                 time.sleep(RESTART_S)
         self._children.put(child)
         if isinstance(found, WorkerDied):
-            return replace(film, status=FAILED, reason=str(found))
-        status = FAILED if found.status == UNREADABLE else found.status
-        return replace(found, status=status, reason=found.reason.removeprefix(f"{film.path}: "))
+            return replace(film, status=UNREADABLE, reason=str(found))
+        return replace(found, reason=found.reason.removeprefix(f"{film.path}: "))
 
     def _listen(self) -> Any:
         """Return the DICOM server, which has a thread for each association."""
         config, entity = self.config, AE(self.config.ae_title)
         entity.require_calling_aet = list(config.accept)
         entity.maximum_associations = MOST_ASSOCIATIONS
-        entity.add_supported_context(VERIFICATION)
+        entity.add_supported_context(Verification)
         for each in FILM_CLASSES:
             entity.add_supported_context(each, list(FILM_SYNTAXES))
         handlers: list[Any] = [(evt.EVT_CONN_OPEN, _open), (evt.EVT_C_STORE, self._receive)]
@@ -178,8 +177,12 @@ class Node:
     def _examine(self, film: Entry) -> None:
         found = self.examine(FilmRecord(film.id, str(film.path), film.path.name))
         reason = "; ".join(each for each in (found.reason, *found.missing) if each)
+        is_unread = found.status == UNREADABLE
+        waits = is_unread and self.queue.postpone(film, reason)
         if reason:
-            logger.warning("Film %d: %s", film.id, reason)
-        files = found.made.get(DICOM, {}).get(FILES, [])
-        state = FAILED if found.missing and not files else found.status
-        self.queue.finish(film, state, reason, files, self.config.send_to)
+            fate = " is tried again" if waits else ""
+            logger.warning("Film %d%s: %s", film.id, fate, reason)
+        if not waits:
+            files = found.made.get(DICOM, {}).get(FILES, [])
+            state = FAILED if is_unread or (found.missing and not files) else found.status
+            self.queue.finish(film, state, reason, files, self.config.send_to)

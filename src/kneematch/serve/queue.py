@@ -23,18 +23,20 @@ from kneematch.films.run_folder import DICOM
 LEAST_FREE: Final = 1 << 30  # bytes of disk that must be free to accept a film
 PAUSE_S: Final = 10.0  # before the database is tried again
 MOST_TRIES: Final = 10  # for an object that is refused, after 1, 2, 4 s and so on
+READ_PAUSES_S: Final = (10.0, 60.0, 360.0)  # before a film that could not be read is read again
 
 OWN: Final = "own"  # state of an object of this program that came back
 
-# A film is waiting, taken, and then ok, no_knee, failed or own. An object is waiting, and then sent
-# or failed.
+# A film is waiting, taken, and then ok, no_knee, failed or own, or else waiting for another try.
+# An object is waiting, and then sent or failed.
 # A write-ahead log needs one flush for a commit; locked, it needs no shared memory, either.
 SCHEMA: Final = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS films (
     id INTEGER PRIMARY KEY, instance TEXT UNIQUE, file TEXT, received REAL, finished REAL,
-    state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '');
+    state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '',
+    tries INTEGER DEFAULT 0, due REAL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS objects (
     id INTEGER PRIMARY KEY, receiver TEXT, file TEXT, tries INTEGER DEFAULT 0, due REAL DEFAULT 0,
     state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '');
@@ -50,12 +52,13 @@ SELECT file FROM objects WHERE state = 'waiting'
 ADD: Final = """
 INSERT INTO films (instance, file, received) VALUES (?, ?, ?) ON CONFLICT (instance) DO UPDATE
 SET file = excluded.file, received = excluded.received, finished = NULL, state = 'waiting',
-    reason = ''
+    reason = '', tries = 0, due = 0
 WHERE state = 'failed' RETURNING id
 """
 TAKE: Final = """
 UPDATE films SET state = 'taken'
-WHERE id = (SELECT id FROM films WHERE state = 'waiting' ORDER BY id LIMIT 1) RETURNING id, file
+WHERE id = (SELECT id FROM films WHERE state = 'waiting' AND due <= ? ORDER BY id LIMIT 1)
+RETURNING id, file, tries
 """
 DUE: Final = """
 SELECT id, file, tries FROM objects
@@ -153,7 +156,17 @@ class Queue:
 
     def take(self) -> Entry | None:
         """Return the next film to examine."""
-        return next((Entry(number, self.films / name) for number, name in self.query(TAKE)), None)
+        rows = self.query(TAKE, time.time())
+        return next((Entry(number, self.films / name, n) for number, name, n in rows), None)
+
+    def postpone(self, film: Entry, reason: str) -> bool:
+        """Let a film that could not be read wait again; return whether it has a try left."""
+        if film.tries == len(READ_PAUSES_S):
+            return False
+        change = "UPDATE films SET state = 'waiting', tries = ?, due = ?, reason = ? WHERE id = ?"
+        due = time.time() + READ_PAUSES_S[film.tries]
+        self.query(change, film.tries + 1, due, reason, film.id)
+        return True
 
     def finish(
         self, film: Entry, state: str, reason: str, objects: Iterable[str], receivers: Sequence[str]

@@ -42,7 +42,7 @@ LONGEST_S: Final = 600.0  # between two tries to reach a receiver
 PROMPT: Final = (socket.TCP_NODELAY, getattr(socket, "TCP_QUICKACK", socket.TCP_NODELAY))
 POLL_S: Final = 0.002
 # Answers to C-STORE, besides success: it is there already, it was changed, there is no room.
-DUPLICATE, WARNING, NO_ROOM = 0x0111, 0xB000, 0xA700
+DUPLICATE, WARNING, OUT_OF_RESOURCES = 0x0111, 0xB000, 0xA700
 BUSY: Final = (408, 429)  # answers of HTTP that mean to try again, besides 500 and above
 STORED, FAILED = (200, 202), "00081198"  # and the sequence of objects that a server did not store
 BOUNDARY: Final = "kneematch-4f0b1c9ad2e84c55"
@@ -183,7 +183,7 @@ def _c_store(association: Any, answers: SimpleQueue[Any], content: bytes) -> Non
     request.DataSet = BytesIO(encoded)
     association.dimse.send_msg(request, context.context_id)
     status = _answer(association, answers)
-    if status & 0xFF00 == NO_ROOM:
+    if status & 0xFF00 == OUT_OF_RESOURCES:
         raise Unreachable
     if status not in (0, DUPLICATE) and status & 0xF000 != WARNING:
         raise Refused(f"status {status:04X}")
