@@ -163,7 +163,7 @@ def _parse(data: Any, folder: Path) -> Annotation:
         raise TemplateError(f"The file is not of the format {FORMAT!r}.")
     side, name, find = data.get("side"), data.get("film"), data.get("find", KNEES)
     if side not in SIDES:
-        raise TemplateError("'side' must be 'left' or 'right', the half of the picture.")
+        raise TemplateError("'side' must be 'left' or 'right', the side of the image.")
     if find not in FINDS:
         raise TemplateError(f"'find' must be one of {', '.join(FINDS)}.")
     if not isinstance(name, str):
