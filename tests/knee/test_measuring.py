@@ -17,6 +17,7 @@ from kneematch.knee.measuring import (
     move_to_edge,
     outline_network,
     smooth,
+    until_jump,
 )
 from kneematch.knee.quality import CUT, METAL
 from kneematch.models.outlines import OutlineNetwork, save_network
@@ -129,6 +130,17 @@ def test_measure_knees_does_not_depend_on_how_a_film_is_turned(made: Phantom) ->
     (one,), (other,) = measure_knees(film, [found]), measure_knees(over, [upside_down])
     for name in ("jsw_x250", "jsw_x750"):
         assert values(other)[name] == pytest.approx(values(one)[name], abs=0.05)
+
+
+def test_until_jump_ends_a_side_that_jumps_outwards_and_no_other() -> None:
+    y = np.arange(20.0)
+    inwards = np.stack([np.where(y < 8, 100.0, 80.0), y], axis=1)  # from the fibula to the tibia
+    outwards = np.stack([np.where(y < 15, 100.0, 130.0), y], axis=1)
+    across = np.array([100.0, 0.0])  # the plateau's ends; the side is the right one
+    assert np.array_equal(until_jump(inwards, across), inwards)
+    assert np.array_equal(until_jump(outwards, across), outwards[:15])
+    assert np.array_equal(until_jump(outwards, -across), outwards)  # of a left side, inwards
+    assert until_jump(outwards[:0], across).shape == (0, 2)
 
 
 def test_smooth_bridges_uncertain_columns_and_ignores_those_beyond_the_plateau() -> None:

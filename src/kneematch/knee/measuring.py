@@ -57,6 +57,9 @@ TIBIA_STARTS: Final = 0.07
 FINEST_STEP: Final = 1.25  # pixels of a film per pixel of a crop, to which films are reduced
 MIN_PLATEAU_PX: Final = 16.0  # pixels of the crop; so narrow a plateau is then refused
 MAX_SIDE_SD: Final = 0.1  # in plateau widths; a side that is less certain ends there
+# In plateau widths: where a side, followed away from the joint, jumps outwards, it is followed no
+# further, such as to the edge of the exposed field. It may jump inwards, behind the fibula's head.
+SIDE_JUMP: Final = 0.15
 
 SMOOTHNESS: Final = 30.0  # weight of squared second differences
 SMALLEST_SD: Final = 0.5  # pixels
@@ -277,9 +280,23 @@ def _sides(
     on_film = ((points > 0) & (points < film.size[::-1])).all(-1)
     good = on_film & (sd * place.step_px < MAX_SIDE_SD * outlines.width_px)
     y = outlines.in_plateau_widths(points)[..., 1]
-    for beyond in (y < FEMUR_STARTS, y > TIBIA_STARTS):
-        left, right = (line[chosen] for line, chosen in zip(points, good & beyond, strict=True))
+    across = outlines.tibia[-1] - outlines.tibia[0]
+    for beyond, away in ((y < FEMUR_STARTS, -1), (y > TIBIA_STARTS, 1)):
+        left, right = (
+            until_jump(line[chosen][::away], outward)[::away]
+            for line, chosen, outward in zip(points, good & beyond, (-across, across), strict=True)
+        )
         yield left, right
+
+
+def until_jump(side: Array, outward: Array) -> Array:
+    """Return a side (R, 2), given from the joint on, up to where it jumps outwards.
+
+    `outward` (2,) points away from the bone, and is as long as the plateau is wide.
+    """
+    steps = np.diff(side, axis=0) @ outward / (outward @ outward)
+    jumps = np.flatnonzero(steps > SIDE_JUMP)
+    return side[: jumps[0] + 1] if len(jumps) else side
 
 
 def smooth(y: Array, sd: Array, *, between: tuple[float, float]) -> Array:
