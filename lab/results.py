@@ -73,8 +73,9 @@ PARTS = {
         "lab/faults.py detect resume apply others --every 40",
         "lab/soak.py --films 1000 --distinct 20",
         "lab/soak.py --films 200 --distinct 20 --senders 1 --most-waiting 1",
+        "lab/soak.py --films 100 --distinct 20 --senders 1 --most-waiting 1 --workers 1",
         "lab/soak.py --films 300 --distinct 40 --kills 8",
-        "lab/fuzz.py --inputs 100000 --seed 3032",
+        "lab/fuzz.py --inputs 100000 --seed 3034",
     ],
     "large": [
         f"{LARGE} --cores 16 --films 1024 --jobs {JOBS} {TURNS}",
