@@ -27,7 +27,7 @@ test: lint test-tools
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # The wheel in new environments (extras, oldest and newest versions, every Python on the path), and the commands
-# of most pages. Takes half an hour or so, and some gigabytes of disk for a while. An installation may take long.
+# of most pages. Takes six minutes or more, and some gigabytes of disk for a while. An installation may take long.
 test-matrix: $(READY) test-tools
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m matrix -n 2 --dist loadgroup -o faulthandler_timeout=1800
 
