@@ -23,7 +23,7 @@ REAL, OLD, WORK = "REAL", "OLD", "WORK"  # stand for folders in the commands
 EVALUATE = "kneematch evaluate REAL/films --truth REAL/labels.csv --quiet"
 LARGE = "lab/job.py --size 2494x2048"
 JOBS = "detect pictures measure all"
-TURNS = "--source OLD/src --source src"
+BOTH = "--source OLD/src --source src"
 SYNTAXES = "--syntax plain jpeg2000 lossless"
 PARTS = {
     "accuracy": ["lab/accuracy.py --films 0 --real REAL", "lab/accuracy.py --films 40"],
@@ -54,8 +54,8 @@ PARTS = {
         ),
     ],
     "time": [
-        f"lab/job.py --cores 2 --turns 3 --jobs {JOBS} {TURNS}",
-        f"{LARGE} --cores 2 --distinct 20 --jobs {JOBS} {TURNS}",
+        f"lab/job.py --cores 2 --turns 3 --jobs {JOBS} {BOTH}",
+        f"{LARGE} --cores 2 --distinct 20 --jobs {JOBS} {BOTH}",
         f"{LARGE} --cores 2 --turns 3 --distinct 20 --jobs detect {SYNTAXES}",
         f"{LARGE} --parts --distinct 24 --syntax plain jpeg2000",
     ],
@@ -78,11 +78,11 @@ PARTS = {
         "lab/fuzz.py --inputs 100000 --seed 3034",
     ],
     "large": [
-        f"{LARGE} --cores 16 --films 1024 --jobs {JOBS} {TURNS}",
+        f"{LARGE} --cores 16 --films 1024 --jobs {JOBS} {BOTH}",
         f"{LARGE} --cores 1 2 4 8 16 --films 512 --jobs detect",
         f"{LARGE} --cores 16 --films 512 --distinct 16 --jobs detect {SYNTAXES}",
         *(
-            f"{LARGE} --cores 16 --films {films} --jobs detect --device cuda {TURNS}"
+            f"{LARGE} --cores 16 --films {films} --jobs detect --device cuda {BOTH}"
             for films in (1024, 4096)
         ),
     ],

@@ -56,7 +56,7 @@ FEMUR_STARTS: Final = -0.16
 TIBIA_STARTS: Final = 0.07
 FINEST_STEP: Final = 1.25  # pixels of a film per pixel of a crop, to which films are reduced
 MIN_PLATEAU_PX: Final = 16.0  # pixels of the crop; so narrow a plateau is then refused
-MAX_SIDE_SD: Final = 0.1  # in plateau widths; a side that is less certain ends there
+MAX_SIDE_SD: Final = 0.1  # in plateau widths; less certain points of a side are left out
 # In plateau widths: where a side, followed away from the joint, jumps outwards, it is followed no
 # further, such as to the edge of the exposed field. It may jump inwards, behind the fibula's head.
 SIDE_JUMP: Final = 0.15

@@ -86,7 +86,8 @@ def structured_report(
         procedure_reported=codes.cid100.XRUnspecifiedBodyRegion,
         imaging_measurements=[_negative(header)],
     )
-    # highdicom copies and searches all content; it is spared the measurements.
+    # highdicom needs a group, and copies and searches all content: it gets the group of a film
+    # without knees, which those of knees replace.
     measurements = document[0].ContentSequence.pop()
     kind: Any = sr.Comprehensive3DSR if is_3d else sr.ComprehensiveSR
     report: Dataset = kind(
