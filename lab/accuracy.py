@@ -84,7 +84,7 @@ def print_agreement(real: Path) -> None:
         export_onnx(Path(folder) / "made")
         program = runpy.run_path(f"{folder}/made/run_onnx.py")
         paths = sorted((real / "films").iterdir())
-        answers = [program["detect"](program["read"](str(path))) for path in paths]
+        answers = [program["detect"](*program["read"](str(path))) for path in paths]
     rows, differing = [], 0
     for name, detector in detectors.items():
         apart = []

@@ -76,22 +76,33 @@ def test_read_isolated_reduces_jpeg_2000_to_copies_with_the_same_first_pixel(
     assert (2 * weight * rows).sum() == pytest.approx(400.75, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        {},
-        {"PixelSpacing": [0.41, 0.41]},
-        {"PixelSpacing": [0.1, 0.1], "PixelPaddingValue": 0},
-    ],
-    ids=["no spacing", "coarse already", "padded"],
-)
-def test_read_isolated_reads_other_films_whole(
-    gradient: Gradient, save_film: Save, header: dict[str, object]
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, JPEGLosslessSV1, JPEG2000Lossless])
+@pytest.mark.parametrize("also_whole", [False, True])
+def test_read_isolated_reduces_other_films_to_means_of_their_pixels(
+    gradient: Gradient, save_film: Save, syntax: UID, also_whole: bool
 ) -> None:
-    stored = gradient(12, 1000, 1000)
-    path = save_film(stored, 12, JPEG2000Lossless, **header)
-    film = read_isolated(path, reduced=True)
-    assert (film.size, film.copy_of, film.reduction) == ((1000, 1000), None, 1)
+    stored = gradient(12, 1001, 1203)
+    stored[:100] = 5
+    path = save_film(stored, 12, syntax, PixelSpacing=[0.3, 0.3], PixelPaddingValue=5)
+    film, whole = read_isolated(path, reduced=True, also_whole=also_whole), read_isolated(path)
+    if also_whole:  # nothing is saved by reading less
+        assert film.copy_of is None
+        film = film.reduced()
+    assert (film.size, film.copy_of, film.reduction) == ((500, 601), (1001, 1203), 2)
+    assert (film.corner, film.mm_per_px) == (0.0, 0.6)
+    means = whole.pixels[:1000, :1202].reshape(500, 2, 601, 2).mean((1, 3))
+    assert film.pixels == pytest.approx(means, abs=1e-6)
+    assert (film.pixels == whole.reduced().pixels).all()
+    assert film.pixels[:50].max() == 0
+
+
+@pytest.mark.parametrize("spacing", [0.41, None])
+def test_read_isolated_does_not_reduce_coarse_and_small_films(
+    gradient: Gradient, save_film: Save, spacing: float | None
+) -> None:
+    header = {"PixelSpacing": [spacing, spacing]} if spacing else {}
+    path = save_film(gradient(12, 1000 if spacing else 959, 1000), 12, JPEG2000Lossless, **header)
+    assert read_isolated(path, reduced=True).copy_of is None
 
 
 @pytest.mark.parametrize("bits", [8, 12])

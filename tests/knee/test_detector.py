@@ -15,6 +15,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+import kneematch.knee.detector as detector_module
 import kneematch.knee.knee_images as module
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, annotate
@@ -251,6 +252,32 @@ def test_detect_returns_no_knee_for_a_film_without_one(
     assert [len(knees) for knees in built_in.detect([noise, film])] == [0, 2]
     assert next(built_in.detect_each([noise])) == ()
     assert built_in.nothing_found((600, 500)) == "no frontal knee found"
+
+
+def test_detect_looks_for_the_knees_of_a_large_film_in_a_copy_first(
+    built_in: Detector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = phantom(SEED, size=(1000, 1250))
+    film, searched = radiograph(made), list[tuple[int, int]]()
+    search = Detector._search
+
+    def recorded(self: Detector, films: Any) -> Any:
+        searched.extend(film.size for film in films)
+        return search(self, films)
+
+    monkeypatch.setattr(Detector, "_search", recorded)
+    found = built_in.detect(film)
+    assert searched == [(500, 625)]
+    monkeypatch.setattr(detector_module, "LEAST_PX", 500)  # what is smaller is looked at closely
+    closely = built_in.detect(film)
+    assert searched[1:] == [(500, 625), (1000, 1250)]
+    searched.clear()
+    assert built_in.detect(np.random.default_rng(0).random((1000, 960), dtype=np.float32)) == ()
+    assert searched == [(500, 480), (1000, 960)]
+    assert len(found) == len(closely) == 2
+    for knee, other in zip(found, closely, strict=True):
+        assert np.abs(knee.corners - other.corners).max() < 3
+        assert knee.mm_per_px == other.mm_per_px == film.mm_per_px
 
 
 def test_detect_takes_open_files_pictures_and_colours(

@@ -69,7 +69,7 @@ def test_apply_review_visits_only_films_whose_decisions_changed(
     rows = read_table(out / "detections.csv")
     read, paths = visit.read_isolated, []
     monkeypatch.setattr(
-        visit, "read_isolated", lambda path, s, reduced: paths.append(path) or read(path, s)
+        visit, "read_isolated", lambda path, s, **how: paths.append(path) or read(path, s)
     )
     apply_review(out, workers=0)
     assert paths == []

@@ -75,11 +75,17 @@ def test_detect_folder_reads_a_film_once(
     assert reads == named[:1]
 
 
-def test_detect_folder_finds_knees_of_jpeg_2000_in_a_smaller_copy(tmp_path: Path) -> None:
+def test_detect_folder_finds_knees_in_a_smaller_copy(tmp_path: Path) -> None:
     synthesize(tmp_path / "films", SynthConfig(1, size=(1300, 1100)))
     path = tmp_path / "films" / "phantom-00000.dcm"
     config = DetectConfig(device="cpu", workers=0)
     detect_folder(path, tmp_path / "plain", config)
+    detect_folder(path, tmp_path / "plain with crops", replace(config, crops=True))
+    rows = [
+        read_table(tmp_path / name / "detections.csv") for name in ("plain", "plain with crops")
+    ]
+    assert rows[0] == rows[1]  # in one, only the copy was read
+    assert read_isolated(path, reduced=True).reduction == 2
     dataset = pydicom.dcmread(path)
     how = {"codecformat": "j2k", "reversible": True, "bitspersample": dataset.BitsStored}
     frame = imagecodecs.jpeg2k_encode(dataset.pixel_array, level=0, **how)
@@ -107,9 +113,9 @@ def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     """Let the search of any other film fail the test."""
     read = visit.read_isolated
 
-    def checked(path: str, cpu_s: float, *, reduced: bool) -> Any:
+    def checked(path: str, cpu_s: float, **how: bool) -> Any:
         assert path in films or not Path(path).exists()
-        return read(path, cpu_s, reduced=reduced)
+        return read(path, cpu_s, **how)
 
     monkeypatch.setattr(visit, "read_isolated", checked)
 

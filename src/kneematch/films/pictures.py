@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kneematch.films.files import atomic_write, write_file
+from kneematch.films.radiograph import average_blocks
 
 Colour = tuple[int, int, int]
 
@@ -45,17 +46,6 @@ def to_grey8(
     grey = pixels * np.float32(255 / span)
     grey += np.float32(0.5 - 255 * low / span)  # so that truncation rounds
     return grey.clip(0, 255, out=grey).astype(np.uint8)
-
-
-def average_blocks(pixels: NDArray[np.float32], side: int) -> NDArray[np.float32]:
-    """Return the means of blocks of `side` x `side` pixels of an image (H, W).
-
-    Rows and columns that fill no block are left out. A fifth of the time of avg_pool2d.
-    """
-    height, width = (length // side * side for length in pixels.shape)
-    rows = sum((pixels[k:height:side] for k in range(1, side)), start=pixels[:height:side])
-    means = sum((rows[:, k:width:side] for k in range(1, side)), start=rows[:, :width:side])
-    return np.asarray(means * np.float32(1 / side**2))
 
 
 def encode(picture: Image.Image, kind: str, **options: int) -> bytes:

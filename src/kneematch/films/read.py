@@ -77,30 +77,40 @@ def read(path: str | os.PathLike[str]) -> Radiograph:
         return _read_file(file, where)
 
 
-def _read_file(file: BinaryIO, path: Path, *, reduced: bool = False) -> Radiograph:
+def _read_file(file: BinaryIO, path: Path, **how: bool) -> Radiograph:
     """Read a film from a file that is open at its beginning; `path` is for messages and limits."""
     if not _at_dicom(file):
         return _read_picture(file, path)
     from kneematch.films.dicom import read_dicom  # importing pydicom takes 0.1 s
 
-    return read_dicom(file, path, reduced=reduced)
+    return read_dicom(file, path, **how)
 
 
 def read_isolated(
-    path: str | os.PathLike[str], cpu_s: float = CPU_S, *, reduced: bool = False
+    path: str | os.PathLike[str],
+    cpu_s: float = CPU_S,
+    *,
+    reduced: bool = False,
+    also_whole: bool = False,
 ) -> Radiograph:
     """Read a film like `read`; a native crash of its decoder becomes a FilmError.
 
     Compressed films are decoded in another process, unless this is a worker process already, and
-    may take `cpu_s` seconds of CPU time and as much memory as their size explains. If `reduced`, a
-    JPEG 2000 film is decoded at a resolution that is enough to find adult knees, in a tenth of the
-    time; its `reduction` says how much smaller it is.
+    may take `cpu_s` seconds of CPU time and as much memory as their size explains.
+
+    Args:
+        path: the film's file.
+        cpu_s: seconds of CPU time that decoding may take.
+        reduced: return a smaller copy of a large DICOM film, which is enough to find adult knees.
+            Of JPEG 2000 films it is decoded in a tenth of the time.
+        also_whole: all pixels are needed as well: reduce only where that saves much time.
     """
+    how = {"reduced": reduced, "also_whole": also_whole}
     if multiprocessing.parent_process() is not None or is_uncompressed(path):
         where = as_path("path", path)
         with cpu_limit(cpu_s), _opened(where) as file:
-            return _read_file(file, where, reduced=reduced)
-    call = partial(_read_or_error, cpu_s=cpu_s, reduced=reduced)
+            return _read_file(file, where, **how)
+    call = partial(_read_or_error, cpu_s=cpu_s, how=how)
     result = call_in_child(call, os.fspath(path))
     if isinstance(result, WorkerDied):
         raise Unreadable(f"{os.fspath(path)}: {result}")
@@ -109,10 +119,10 @@ def read_isolated(
     return result
 
 
-def _read_or_error(path: str, cpu_s: float, *, reduced: bool) -> Radiograph | FilmError:
+def _read_or_error(path: str, cpu_s: float, how: dict[str, bool]) -> Radiograph | FilmError:
     """Read a film; errors are returned, since an exception would end the process."""
     try:
-        return read_isolated(path, cpu_s, reduced=reduced)
+        return read_isolated(path, cpu_s, **how)
     except Exception as error:  # noqa: BLE001 - the caller cannot see what this process raises
         return to_film_error(path, error)
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.films.pictures import average_blocks
-from kneematch.films.radiograph import Radiograph
+from kneematch.films.radiograph import Radiograph, average_blocks
 from kneematch.knee.detection import Detection
 from kneematch.options import check_type
 from kneematch.sampling import axes_to_film, compose, rectangle_to_film, sample

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import BROKEN
-from kneematch.films.radiograph import LATERALITIES, Point
+from kneematch.films.radiograph import LATERALITIES, Point, Radiograph
 from kneematch.knee.measure import COMPARTMENTS, JointMeasures, in_mm
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class Detection:
         landmarks = map_landmarks(to_film, template_landmarks)
         return cls(to_film=to_film, landmarks=landmarks, **others)
 
-    def enlarged(self, factor: int) -> "Detection":
-        """Return this area on a film that was read smaller, by `Radiograph.reduction`."""
-        shift = (1 - factor) / 2  # the first pixels of both have the same centre
-        larger = np.array([[factor, 0, shift], [0, factor, shift], [0, 0, 1]])
+    def on_film(self, copy: Radiograph) -> "Detection":
+        """Return this area, which was found in a smaller copy of a film, on the film itself."""
+        factor, corner = copy.reduction, copy.corner
+        larger = np.array([[factor, 0, corner], [0, factor, corner], [0, 0, 1]])
         error, spacing = self.expected_error_px, self.mm_per_px
         return replace(
             self,

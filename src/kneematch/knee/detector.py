@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
@@ -70,8 +70,11 @@ from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.gauss_newton import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
 from kneematch.search.robust_energy import resize_template, robust_problem
 
+Found = TypeVar("Found")
+
 LARGEST_CROP: Final = 512  # pixels a side of what may be a crop
 GPU_BATCH: Final = 16  # films
+LEAST_PX: Final = 120  # width of an area in a smaller copy of its film, which the networks see
 FEWEST_ON_GPU: Final = 4  # films; the CPU prepares fewer in less time than a GPU needs to begin
 REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # size of a template in views over that in halves
 SEARCHES: Final[dict[str, Solver]] = {
@@ -253,7 +256,28 @@ class Detector:
     def detect_radiographs(
         self, films: Sequence[Radiograph]
     ) -> list[tuple[Detection, ...] | Exception]:
-        """Return the knees of a few films; an error of a film takes the place of its knees."""
+        """Return the knees of a few films; an error of a film takes the place of its knees.
+
+        Located knees are looked for in smaller copies of large films, and in a film itself where
+        its copy shows none, or one so small that detail was lost.
+        """
+        copies = [film.reduced() for film in films] if self.preparation.locate else films
+        found = [*map(_on_film, copies, self._search(copies))]
+        closer = [k for k, copy in enumerate(copies) if not _shows_enough(copy, found[k])]
+        for k, each in zip(closer, self._search_whole([copies[k] for k in closer]), strict=True):
+            found[k] = each
+        return found
+
+    def _search_whole(
+        self, copies: Sequence[Radiograph]
+    ) -> list[tuple[Detection, ...] | Exception]:
+        """Return what films show of which copies do not show enough."""
+        whole = [_result(copy.read_whole) for copy in copies if copy.read_whole]
+        found = iter(self._search([film for film in whole if isinstance(film, Radiograph)]))
+        return [next(found) if isinstance(film, Radiograph) else film for film in whole]
+
+    def _search(self, films: Sequence[Radiograph]) -> list[tuple[Detection, ...] | Exception]:
+        """Return what films show in the pixels that are given."""
         how = self.preparation
         if len(films) < FEWEST_ON_GPU:
             how = replace(how, device="cpu")
@@ -385,9 +409,25 @@ def _read(film: Film) -> Radiograph | Exception:
         return error
 
 
-def _result(
-    function: Callable[..., tuple[Detection, ...] | Exception], *arguments: object
+def _on_film(
+    copy: Radiograph, found: tuple[Detection, ...] | Exception
 ) -> tuple[Detection, ...] | Exception:
+    """Return what was found in a film, or in a smaller copy of it, in the film's pixels."""
+    if copy.copy_of is None or isinstance(found, Exception):
+        return found
+    return tuple(each.on_film(copy) for each in found)
+
+
+def _shows_enough(copy: Radiograph, found: tuple[Detection, ...] | Exception) -> bool:
+    """Return whether what was found in a copy of a film need not be looked for in the film."""
+    if copy.read_whole is None:
+        return True
+    if isinstance(found, Exception) or not found:
+        return False
+    return min(area.width_px for area in found) > LEAST_PX * copy.reduction
+
+
+def _result(function: Callable[..., Found | Exception], *arguments: object) -> Found | Exception:
     """Return what a function returns for a film, or raises, unless memory ran out, which passes."""
     try:
         return function(*arguments)

@@ -18,8 +18,7 @@ from scipy.ndimage import gaussian_filter1d, map_coordinates
 
 from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.files import FileVersion, file_versions
-from kneematch.films.pictures import average_blocks
-from kneematch.films.radiograph import Radiograph
+from kneematch.films.radiograph import Radiograph, average_blocks
 from kneematch.knee.crop import CropPlace, cut
 from kneematch.knee.detection import CORNERS, Detection
 from kneematch.knee.knee_images import knee_images

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour, average_blocks, to_grey8
-from kneematch.films.radiograph import Radiograph
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
+from kneematch.films.radiograph import Radiograph, average_blocks
 from kneematch.knee.detection import Detection
 
 LONGEST_PX: Final = 1600  # side of the picture, to which films are reduced by a whole number

@@ -20,23 +20,23 @@ from PIL import Image, ImageOps
 # Quarter turns, pixels of the longer side, and how far the edges of a crop are continued.
 LOOKS: list[Any] = [(turns, side, (0, 0)) for turns in range(4) for side in (256, 896)]
 LOOKS[2:2] = [(0, 256, edges) for edges in ((0.5, 1.0), (0.35, 0.85), (0.0, 0.65))]
-LOCATOR, POSE, OUTLINES = (
-    onnxruntime.InferenceSession(Path(__file__).with_name(f"{name}.onnx"))
-    for name in ("locator", "pose", "outlines")
-)
+HERE, NETWORKS = Path(__file__).parent, ("locator", "pose", "outlines")
+LOCATOR, POSE, OUTLINES = (onnxruntime.InferenceSession(HERE / f"{k}.onnx") for k in NETWORKS)
 LANDMARKS = json.loads(POSE.get_modelmeta().custom_metadata_map["landmarks"])
 
 
-def read(path: str) -> Any:
-    """Return a film (H, W) in [0, 1], bones bright."""
+def read(path: str) -> tuple[Any, int]:
+    """Return a film (H, W) in [0, 1], bones bright, and how many times smaller it is searched."""
+    mm = [0]
     if Path(path).read_bytes()[128:132] == b"DICM":
         film = pydicom.dcmread(path)
-        negative = film.PhotometricInterpretation == "MONOCHROME1"
-        negative ^= float(film.get("RescaleSlope", 1)) < 0
-        pixels = film.pixel_array.astype(np.float32) * (-1 if negative else 1)
+        is_dark = film.PhotometricInterpretation == "MONOCHROME1", film.get("RescaleSlope", 1) < 0
+        pixels = film.pixel_array.astype(np.float32) * (-1 if sum(is_dark) == 1 else 1)
+        mm = film.get("PixelSpacing") or film.get("ImagerPixelSpacing") or mm
     else:
         pixels = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert("F"))
-    return (pixels - pixels.min()) / (pixels.max() - pixels.min())
+    smaller = max(min(min(pixels.shape) / 480, 0.8 / max(mm[-1], 1e-9)), 1)
+    return (pixels - pixels.min()) / (pixels.max() - pixels.min()), 1 << int(math.log2(smaller))
 
 
 def resize(film: Any, rows: Any, columns: Any, size: tuple[int, int]) -> Any:
@@ -44,9 +44,8 @@ def resize(film: Any, rows: Any, columns: Any, size: tuple[int, int]) -> Any:
     filters, lines = [], []
     for (start, stop), count, length in zip((rows, columns), size, film.shape, strict=True):
         scale = (stop - start) / count
-        middles = scale * (np.arange(count) + 0.5)
-        distances = np.abs(np.arange(stop - start) + 0.5 - middles[:, None])
-        weights = np.maximum(1 - distances / max(scale, 1.0), 0)
+        apart = np.abs(np.arange(stop - start) + 0.5 - scale * (np.arange(count)[:, None] + 0.5))
+        weights = np.maximum(1 - apart / max(scale, 1.0), 0)
         filters.append((weights / weights.sum(1, keepdims=True)).astype(np.float32))
         lines.append(np.arange(start, stop).clip(0, length - 1))  # edges are continued
     return filters[0] @ film[np.ix_(*lines)] @ filters[1].T
@@ -69,7 +68,7 @@ def look(film: Any, long_side: int, edges: tuple[float, float]) -> list[Any]:
     wide = [k for k in seen[:8] if 0 <= k[1] <= size[0] and k[2] >= 0.03 * size[1]]
     seen = [k for k in wide if min(k[0], size[1] - k[0]) >= 0.35 * k[2]]  # mostly on the film
     pairs = [sorted(pair) for pair in combinations(seen, 2) if is_pair(*pair)]
-    alone = [knee for knee in seen[:1] if knee[5] >= 0.3]
+    alone = [k for k in seen[:1] if k[5] >= 0.3]
     chosen = max(pairs, key=lambda pair: pair[0][5] + pair[1][5], default=alone)
     scale = [width / size[1], height / size[0], max(height, width) / max(size), 1, 1, 1]
     return [np.multiply(knee, scale) for knee in chosen]
@@ -85,7 +84,7 @@ def is_pair(better: Any, other: Any) -> bool:
     return bool(better[5] >= 0.3 and other[5] >= 0.2 and side_by_side and alike)
 
 
-def see(network: Any, film: Any, knee: Any, reach: Any, size: Any, mirrored: bool) -> Any:
+def see(network: Any, film: Any, knee: Any, reach: Any, size: Any, mirrored: bool = False) -> Any:
     """Return what a network sees within reach of a knee, and the view's map (3, 3) to the film."""
     (x, y, wide, rotation, *_), (across, down) = knee, (each * knee[2] for each in reach)
     cos, sin = math.cos(rotation), math.sin(rotation)
@@ -109,42 +108,43 @@ def borders(film: Any, margins: Any, back: Any) -> dict[str, Any]:
     """Return the borders of femur and tibia between the margins of the plateau."""
     (x0, y0), (x1, y1) = sorted(margins)
     knee = (x0 + x1) / 2, (y0 + y1) / 2, math.hypot(x1 - x0, y1 - y0), math.atan2(y1 - y0, x1 - x0)
-    seen, view = see(OUTLINES, film, knee, (0.625, 0.625), (256, 256), False)
+    seen, view = see(OUTLINES, film, knee, (0.625, 0.625), (256, 256))
     columns, ends = np.arange(256) + 0.5, seen[4][0, :, 0]
     shown = (columns >= ends.min()) & (columns <= ends.max())
     lines = (np.stack([columns, y], 1)[shown] / 128 - 1 for y in seen[0][0])
     return {k: place(back @ view, y) for k, y in zip(("femur", "tibia"), lines, strict=True)}
 
 
-def detect(film: Any) -> list[dict[str, Any]]:
-    """Return the knees of a film (H, W), the picture's left one first, in its pixels."""
-    knees, best, turns = list[Any](), 0.0, 0
+def detect(film: Any, times: int) -> list[dict[str, Any]]:
+    """Return the knees of a film (H, W), left to right, seen in a copy that is `times` smaller."""
+    whole = film[: len(film) // times * times, : film.shape[1] // times * times]
+    copy = sum(whole[k // times :: times, k % times :: times] for k in range(times**2)) / times**2
+    knees, answer, best, turns, back = list[Any](), list[dict[str, Any]](), 0.0, 0, np.eye(3)
     for turn, side, edges in LOOKS:
-        if best < 0.5 and (side == 256 or max(film.shape) > 307):
-            seen = look(np.rot90(film, -turn), side, edges)
+        if best < 0.5 and (side == 256 or max(copy.shape) > 307):
+            seen = look(np.rot90(copy, -turn), side, edges)
             score = max((knee[5] for knee in seen), default=0.0)
             knees, best, turns = (seen, score, turn) if score > best else (knees, best, turns)
-    back, answer = np.eye(3), list[dict[str, Any]]()
     for _ in range(turns):
-        back = back @ [[0, 1, 0], [-1, 0, len(film)], [0, 0, 1]]
-        film = np.rot90(film, -1)
+        back = back @ [[0, 1, 0], [-1, 0, len(whole)], [0, 0, 1]]
+        whole, copy = np.rot90(whole, -1), np.rot90(copy, -1)
     for number, knee in enumerate(knees):
         knee[3] *= abs(knee[3]) > 0.05  # the network follows small rotations by itself
-        mirrored = number == 0 if len(knees) == 2 else knee[4] > 0.5
-        seen, view = see(POSE, film, knee, (1.25, 2.0), (400, 250), mirrored)
-        area, mismatch, distance, negative = seen
-        area = view @ [*area, [0, 0, 1]]
-        if mismatch > 0.95 or (knee[5] < 0.5 and (mismatch > 0.7 or distance > 0.05)):
+        left = number == 0 if len(knees) == 2 else knee[4] > 0.5
+        (area, misfit, far, negative), view = see(POSE, copy, knee, (1.25, 2.0), (400, 250), left)
+        area = np.diag([times, times, 1]) @ view @ [*area, [0, 0, 1]]
+        if misfit > 0.95 or (knee[5] < 0.5 and (misfit > 0.7 or far > 0.05)):
             continue  # not a frontal knee
         points = {name: place(area, point) for name, point in LANDMARKS.items()}
         ends = [point for name, point in points.items() if name.startswith("plateau_")]
-        lines = borders(1 - film if negative else film, ends, back) if len(ends) == 2 else {}
-        answer.append({"image_side": "left" if mirrored else "right", "score": knee[5], **lines})
+        lines = borders(1 - whole if negative else whole, ends, back) if len(ends) == 2 else {}
+        answer.append({"image_side": "left" if left else "right", "score": knee[5], **lines})
         answer[-1]["corners"] = place(back @ area, [(-1, -1), (1, -1), (1, 1), (-1, 1)])
         answer[-1]["landmarks"] = {name: place(back, point) for name, point in points.items()}
-    return answer
+    least = min((math.dist(*knee["corners"][:2]) for knee in answer), default=0)
+    return answer if times == 1 or least > 120 * times else detect(film, 1)
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        sys.stdout.write(json.dumps({"film": name, "knees": detect(read(name))}) + "\n")
+        sys.stdout.write(json.dumps({"film": name, "knees": detect(*read(name))}) + "\n")

@@ -6,10 +6,11 @@ decided, cuts crops, draws the overlay and the thumbnail, and writes DICOM objec
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kneematch.errors import FilmError, Unreadable
 from kneematch.films.files import written_together
@@ -26,9 +27,6 @@ from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
     from kneematch.knee.measuring import LoadedNetwork
-
-
-LEAST_PX: Final = 120  # width of an area in a smaller copy of its film, which the networks see
 
 
 @dataclass(frozen=True)
@@ -80,24 +78,45 @@ class Visit:
             if film.status:
                 if any(knee.measures is None and not knee.template for knee in film.found):
                     film = replace(film, found=self._measured(pixels, film.found))
-                yield self._decide_and_make(film, pixels)
+                yield self._decide_and_make(film, pixels, pixels)
             elif isinstance(pixels, Radiograph):
-                yield self._decide_and_make(*self._found(film, pixels, next(results)))
+                found, whole = self._found(film, pixels, next(results))
+                yield self._decide_and_make(found, whole, pixels)
             else:
-                yield self._decide_and_make(self._failed(film, pixels), pixels)
+                yield self._decide_and_make(self._failed(film, pixels), pixels, pixels)
+
+    @property
+    def _needs_whole(self) -> bool:
+        """Whether more is done with a film than searching it."""
+        return bool(self.artifacts) or self.outlines is not None
 
     @property
     def _may_reduce(self) -> bool:
         """Whether all detectors look for whole knees, which a smaller copy of a film shows."""
         return all(each.preparation.locate for each in self.detectors.values())
 
-    def _read(self, film: FilmRecord, *, reduced: bool = False) -> Radiograph | FilmError:
+    def _read(self, film: FilmRecord, *, reduced: bool) -> Radiograph | FilmError:
+        """Return a film, or a smaller copy of it, or why it cannot be read."""
         path = str(self.root / film.path)
         try:
-            film_read = read_isolated(path, self.config.time_limit, reduced=reduced)
-            return self._completed(film_read, Path(path).name)
+            if reduced:
+                with suppress(Exception):  # reading the film itself tells why
+                    return self._read_copy(path)
+            return self._read_whole(path)
         except Exception as error:  # noqa: BLE001 - a broken file can raise anything
-            return self._read(film) if reduced else to_film_error(path, error)
+            return to_film_error(path, error)
+
+    def _read_whole(self, path: str) -> Radiograph:
+        return self._completed(read_isolated(path, self.config.time_limit), Path(path).name)
+
+    def _read_copy(self, path: str) -> Radiograph:
+        """Return a smaller copy of a film, which reads the film itself if that is needed."""
+        how = {"reduced": True, "also_whole": self._needs_whole}
+        film, name = read_isolated(path, self.config.time_limit, **how), Path(path).name
+        copy = self._completed(film.reduced(), name)
+        if film.copy_of is not None:
+            return replace(copy, read_whole=cache(partial(self._read_whole, path)))
+        return replace(copy, read_whole=copy.read_whole and (lambda: self._completed(film, name)))
 
     def _search(self, films: Sequence[Radiograph]) -> Iterator[tuple[Detection, ...] | Exception]:
         """Yield the knees and other areas of each film, or why it cannot be searched."""
@@ -116,7 +135,7 @@ class Visit:
     def _completed(self, film: Radiograph, name: str) -> Radiograph:
         """Return a film with what its header leaves out and the user states."""
         if film.mm_per_px is None and self.config.mm_per_px is not None:
-            film = replace(film, mm_per_px=self.config.mm_per_px)
+            film = replace(film, mm_per_px=film.reduction * self.config.mm_per_px)
         pattern = self.config.side_from_name
         found = re.search(pattern, name) if pattern and film.laterality is None else None
         side = (found.group(1) or "").upper() if found else ""
@@ -125,37 +144,25 @@ class Visit:
         return film
 
     def _found(
-        self, film: FilmRecord, pixels: Radiograph, result: tuple[Detection, ...] | Exception
-    ) -> tuple[FilmRecord, Radiograph | FilmError]:
-        """Return a film with what was found on it, measured if the run measures, and its pixels."""
-        if pixels.copy_of is not None:
-            return self._found_in_copy(film, pixels, result)
-        film = replace(film, size=pixels.size, mm_per_px=pixels.mm_per_px)
-        if isinstance(result, Exception):
-            return self._failed(film, result), pixels
-        if not result:
-            detector = self.detectors.get("") or next(iter(self.detectors.values()))
-            film = replace(film, status=NO_KNEE, reason=detector.nothing_found(pixels.size))
-            return film, pixels
-        return replace(film, status=OK, found=self._measured(pixels, result)), pixels
-
-    def _found_in_copy(
         self, film: FilmRecord, copy: Radiograph, result: tuple[Detection, ...] | Exception
     ) -> tuple[FilmRecord, Radiograph | FilmError]:
-        """Return what was found in a smaller copy of a film.
-
-        The film itself is searched if nothing was found, or a knee so small that detail was lost.
-        """
-        found: tuple[Detection, ...] = ()
-        if not isinstance(result, Exception) and all(knee.width_px > LEAST_PX for knee in result):
-            found = tuple(knee.enlarged(copy.reduction) for knee in result)
-        if found and not self.artifacts and self.outlines is None:
-            film = replace(film, size=copy.copy_of, mm_per_px=found[0].mm_per_px)
-            return replace(film, status=OK, found=found), copy
-        whole = self._read(film)
-        if isinstance(whole, FilmError):
-            return self._failed(film, whole), whole
-        return self._found(film, whole, found or next(self._search([whole])))
+        """Return a film with what was found on it, measured if the run measures, and its pixels."""
+        spacing = None if copy.mm_per_px is None else copy.mm_per_px / copy.reduction
+        size = copy.copy_of or copy.size
+        film = replace(film, size=size, mm_per_px=spacing)
+        if isinstance(result, Exception):
+            return self._failed(film, result), copy
+        pixels: Radiograph | FilmError = copy
+        if self._needs_whole and copy.read_whole is not None:
+            try:
+                pixels = copy.read_whole()
+            except Exception as error:  # noqa: BLE001 - a broken file can raise anything
+                return self._failed(film, error), to_film_error(str(self.root / film.path), error)
+        if not result:
+            detector = self.detectors.get("") or next(iter(self.detectors.values()))
+            film = replace(film, status=NO_KNEE, reason=detector.nothing_found(size))
+            return film, pixels
+        return replace(film, status=OK, found=self._measured(pixels, result)), pixels
 
     def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
         path = str(self.root / film.path)
@@ -189,8 +196,13 @@ class Visit:
             )
             return (*failed, *others)
 
-    def _decide_and_make(self, film: FilmRecord, pixels: Radiograph | FilmError) -> FilmRecord:
-        """Apply decisions to the knees of a film, and make its files."""
+    def _decide_and_make(
+        self,
+        film: FilmRecord,
+        pixels: Radiograph | FilmError,
+        copy: Radiograph | FilmError,
+    ) -> FilmRecord:
+        """Apply decisions to the knees of a film, and make its files; the copy may be smaller."""
         film = film.flagged()
         knees = apply_decisions(film.found, film.decisions, film.mm_per_px)
         missing = [f"{film.path}: Not corrected, since {SET_ASIDE}."] if film.set_aside else []
@@ -207,5 +219,7 @@ class Visit:
         made, reasons = make_files(self.artifacts, read, shown, self.out, self.root / film.path)
         if isinstance(pixels, FilmError) and film.kept and self.artifacts:
             missing.append(pixels.message)
-        picture = film.thumbnail if read is None else thumbnail(read.pixels)
+        picture = film.thumbnail
+        if isinstance(copy, Radiograph):
+            picture = thumbnail(copy.reduced().pixels)
         return replace(film, made=made, missing=(*missing, *reasons), thumbnail=picture)
