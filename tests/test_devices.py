@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.devices import map_by_shape, most_workers, resolve_device
+from kneematch.devices import map_by_shape, most_processes, resolve_device
 from kneematch.errors import SettingsError
 
 
@@ -31,12 +31,12 @@ def test_map_by_shape_gives_images_of_one_size_together() -> None:
     assert map_by_shape(mean, []) == []
 
 
-def test_most_workers_is_what_the_memory_of_a_gpu_has_room_for(
+def test_most_processes_is_what_the_memory_of_a_gpu_has_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert most_workers("cpu", 16) > 10_000
+    assert most_processes("cpu", 16) > 10_000
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8_000_000_000, 0))
-    assert most_workers("cuda", 16) == 5
-    assert most_workers("cuda:1", 8) == 7
+    assert most_processes("cuda", 16) == 5
+    assert most_processes("cuda:1", 8) == 7
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1_000_000_000, 0))
-    assert most_workers("cuda", 16) == 0
+    assert most_processes("cuda", 16) == 0

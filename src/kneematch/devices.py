@@ -16,7 +16,7 @@ from kneematch.errors import SettingsError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WORKER_BYTES: Final = 800_000_000  # GPU memory per process, most of it CUDA's own
+PROCESS_BYTES: Final = 800_000_000  # GPU memory per process, most of it CUDA's own
 FILM_BYTES: Final = 40_000_000  # GPU memory per film of a batch; 20 million are its pixels
 
 logger = logging.getLogger("kneematch")
@@ -44,12 +44,12 @@ def resolve_device(device: str | torch.device) -> str:
     return name
 
 
-def most_workers(device: str, batch_size: int) -> int:
+def most_processes(device: str, batch_size: int) -> int:
     """Return how many processes can compute on a device at a time, with a batch of films each."""
     if device == "cpu":
         return sys.maxsize
     free, _ = torch.cuda.mem_get_info(device)
-    return free // (WORKER_BYTES + batch_size * FILM_BYTES)
+    return free // (PROCESS_BYTES + batch_size * FILM_BYTES)
 
 
 def map_batches(
@@ -108,6 +108,17 @@ def copy_back(*tensors: Tensor) -> list[NDArray[Any]]:
     return [copy.numpy() for copy in copies]
 
 
+def call_in_full_batch(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Return what a network answers for images (N, ...); a GPU gets a power of two of them.
+
+    cuDNN takes milliseconds to choose how to compute a batch of a size that it has not seen.
+    """
+    spare = (1 << (len(images) - 1).bit_length()) - len(images)
+    if spare == 0 or not images.is_cuda:
+        return network(images)
+    return network(torch.cat([images, images[-1:].expand(spare, *images.shape[1:])]))[:-spare]
+
+
 def map_by_shape(function: Callable[[Tensor], Tensor], images: Sequence[Tensor]) -> list[Tensor]:
     """Return a function's results for images of any size, on the CPU.
 
@@ -118,7 +129,7 @@ def map_by_shape(function: Callable[[Tensor], Tensor], images: Sequence[Tensor])
     results: dict[int, Tensor] = {}
     for size in {image.shape for image in images}:
         alike = [k for k, image in enumerate(images) if image.shape == size]
-        found = function(torch.stack([images[k] for k in alike])).cpu()
+        found = call_in_full_batch(function, torch.stack([images[k] for k in alike])).cpu()
         results |= zip(alike, found, strict=True)
     return [results[k] for k in range(len(images))]
 

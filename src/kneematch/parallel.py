@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -221,12 +221,11 @@ class _Pool:
 
     def close(self, *, wait: bool = True) -> None:
         """Kill the workers, and wait for their end unless this is left to another thread."""
+        end_processes([worker.process for worker in self._workers])
         for worker in self._workers:
-            worker.process.kill()  # all at once: one that uses a GPU takes 0.1 s to end
-        _ending.append(threading.Thread(target=_end_all, args=(self._workers,), daemon=True))
-        _ending[-1].start()
+            worker.pipe.close()
         if wait:
-            wait_for_workers()
+            wait_for_processes()
 
     def _hand_out(self, tasks: Iterator[_Task]) -> None:
         """Give every worker one task, then a second, and so on; start workers as needed."""
@@ -244,12 +243,10 @@ class _Pool:
                     self._workers[number].pipe.send(task.item)
 
     def _start(self) -> _Worker:
+        ours, theirs = multiprocessing.Pipe()
         function = self._work[0]
-        processes = _context(getattr(function, "func", function).__module__)
-        ours, theirs = processes.Pipe()
-        process = processes.Process(target=_work, args=(*self._work, theirs), daemon=True)  # type: ignore[attr-defined]
-        with _starting():
-            process.start()
+        module = getattr(function, "func", function).__module__
+        process = start_process(_work, *self._work, theirs, preload=module)
         theirs.close()
         return _Worker(process, ours)
 
@@ -285,16 +282,18 @@ class _Pool:
         return given_up
 
 
-_ending: list[threading.Thread] = []  # wait for workers that were killed
+_ending: list[Any] = []  # processes that were killed
 
 
-def _end_all(workers: list[_Worker]) -> None:
-    for worker in workers:
-        worker.end()
+def end_processes(processes: Sequence[Any]) -> None:
+    """Kill processes all at once, since one that uses a GPU takes 0.1 s to end."""
+    for process in processes:
+        process.kill()
+    _ending.extend(processes)
 
 
-def wait_for_workers() -> None:
-    """Wait until workers of earlier calls have ended, and so have left the memory of a GPU."""
+def wait_for_processes() -> None:
+    """Wait until killed processes have ended, and so have left the memory of a GPU."""
     while _ending:
         _ending.pop().join()
 
@@ -314,12 +313,6 @@ def _work(
     """Run a worker process until the other end of its pipe is closed."""
     global _is_worker
     _is_worker = True
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
-    keep_memory()
-    gc.freeze()  # what is shared with other workers would be copied, were it looked at
-    gc.set_threshold(*COLLECTION)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
     if initialize is not None:
         initialize()
     # Items are received by a thread: while this end sends a large result, the other end may be
@@ -345,6 +338,28 @@ def _work(
         if item is END:
             return
         result = function(item)
+
+
+def start_process(function: Callable[..., None], *args: Any, preload: str) -> Any:
+    """Start a process that calls a function, and is killed when this one ends.
+
+    `preload` is a module that it shares with the others.
+    """
+    processes = _context(preload)
+    process = processes.Process(target=_settle_and_call, args=(function, *args), daemon=True)  # type: ignore[attr-defined]
+    with _starting():
+        process.start()
+    return process
+
+
+def _settle_and_call(function: Callable[..., None], *args: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
+    keep_memory()
+    gc.freeze()  # what is shared with other processes would be copied, were it looked at
+    gc.set_threshold(*COLLECTION)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    function(*args)
 
 
 def start_early(*preload: str) -> None:

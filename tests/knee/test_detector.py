@@ -259,13 +259,13 @@ def test_detect_looks_for_the_knees_of_a_large_film_in_a_copy_first(
 ) -> None:
     made = phantom(SEED, size=(1000, 1250))
     film, searched = radiograph(made), list[tuple[int, int]]()
-    search = Detector._search
+    search = Detector.search
 
     def recorded(self: Detector, films: Any) -> Any:
         searched.extend(film.size for film in films)
         return search(self, films)
 
-    monkeypatch.setattr(Detector, "_search", recorded)
+    monkeypatch.setattr(Detector, "search", recorded)
     found = built_in.detect(film)
     assert searched == [(500, 625)]
     monkeypatch.setattr(detector_module, "LEAST_PX", 500)  # what is smaller is looked at closely

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,6 +95,7 @@ def test_map_visits_tries_again_alone_what_did_not_fit_into_a_gpu(
             yield task, list(task) if fits else SettingsError("too large")
 
     monkeypatch.setattr(workers_module, "_map_chunks", full)
+    monkeypatch.setattr(workers_module, "shared_searchers", lambda visit, _: nullcontext(visit))
     visit = Visit(DetectConfig(device="cuda", batch_size=4), tmp_path)
     found = map_visits(visit, films_to_visit * 8, workers=2)
     if fits_alone:

@@ -4,7 +4,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -212,11 +212,6 @@ def unit_range(
     dark, span = (high, low - high) if inverted else (low, high - low)
     height, width = (length // reduction for length in pixels.shape)
     unit = np.empty((height, width), np.float32)
-    if _pinned:
-        import torch
-
-        with suppress(RuntimeError):  # no more memory can be pinned
-            unit = torch.empty((height, width), pin_memory=True).numpy()
     cache: NDArray[np.float32] = np.empty((ROWS_AT_ONCE, pixels.shape[1]), np.float32)
     for start in range(0, len(pixels), ROWS_AT_ONCE):  # in the CPU's cache: two thirds of the time
         rows = slice(start, start + ROWS_AT_ONCE)
@@ -254,12 +249,3 @@ def average_blocks(pixels: NDArray[np.float32], side: int) -> NDArray[np.float32
     rows = sum((pixels[k:height:side] for k in range(1, side)), start=pixels[:height:side])
     means = sum((rows[:, k:width:side] for k in range(1, side)), start=rows[:, :width:side])
     return np.asarray(means * np.float32(1 / side**2))
-
-
-_pinned = False
-
-
-def pin_films() -> None:
-    """Have films read into pinned memory from now on, which a GPU copies from directly."""
-    global _pinned
-    _pinned = True

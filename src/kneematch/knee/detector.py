@@ -70,6 +70,7 @@ from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.gauss_newton import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
 from kneematch.search.robust_energy import resize_template, robust_problem
 
+Areas = tuple[Detection, ...]
 Found = TypeVar("Found")
 
 LARGEST_CROP: Final = 512  # pixels a side of what may be a crop
@@ -253,31 +254,12 @@ class Detector:
                 result = next(results) if isinstance(pixels, Radiograph) else pixels
                 yield _film_error(film, result) if isinstance(result, Exception) else result
 
-    def detect_radiographs(
-        self, films: Sequence[Radiograph]
-    ) -> list[tuple[Detection, ...] | Exception]:
-        """Return the knees of a few films; an error of a film takes the place of its knees.
+    def detect_radiographs(self, films: Sequence[Radiograph]) -> list[Areas | Exception]:
+        """Return the knees of a few films; an error of a film takes the place of its knees."""
+        return search_copies(self.search, films) if self.preparation.locate else self.search(films)
 
-        Located knees are looked for in smaller copies of large films, and in a film itself where
-        its copy shows none, or one so small that detail was lost.
-        """
-        copies = [film.reduced() for film in films] if self.preparation.locate else films
-        found = [*map(_on_film, copies, self._search(copies))]
-        closer = [k for k, copy in enumerate(copies) if not _shows_enough(copy, found[k])]
-        for k, each in zip(closer, self._search_whole([copies[k] for k in closer]), strict=True):
-            found[k] = each
-        return found
-
-    def _search_whole(
-        self, copies: Sequence[Radiograph]
-    ) -> list[tuple[Detection, ...] | Exception]:
-        """Return what films show of which copies do not show enough."""
-        whole = [_result(copy.read_whole) for copy in copies if copy.read_whole]
-        found = iter(self._search([film for film in whole if isinstance(film, Radiograph)]))
-        return [next(found) if isinstance(film, Radiograph) else film for film in whole]
-
-    def _search(self, films: Sequence[Radiograph]) -> list[tuple[Detection, ...] | Exception]:
-        """Return what films show in the pixels that are given."""
+    def search(self, films: Sequence[Radiograph]) -> list[Areas | Exception]:
+        """Return what films show in the pixels that are given; an error takes its place."""
         how = self.preparation
         if len(films) < FEWEST_ON_GPU:
             how = replace(how, device="cpu")
@@ -288,17 +270,9 @@ class Detector:
 
     def nothing_found(self, size: tuple[int, int]) -> str:
         """Return what to say of a film (height, width) on which nothing was found."""
-        if self.part is not None:
-            return NO_AREA
-        height, width = size
-        may_be_crop = max(size) <= LARGEST_CROP and 0.8 < height / width < 1.25
-        hint = "; if it is a crop of a joint, try --cropped"
-        shown = hint if may_be_crop and not self.preparation.cropped else ""
-        return f"no frontal knee found{shown}"
+        return NO_AREA if self.part is not None else no_knee_found(size, self.preparation)
 
-    def _place(
-        self, film: Radiograph, found: tuple[Detection, ...] | Exception
-    ) -> tuple[Detection, ...] | Exception:
+    def _place(self, film: Radiograph, found: Areas | Exception) -> Areas | Exception:
         """Return areas of another part with their landmarks and reasons for review; knees as is."""
         if self.part is None or isinstance(found, Exception):
             return found
@@ -308,7 +282,7 @@ class Detector:
         placed.sort(key=lambda area: area.centre)
         return number_areas(map(judge_match, placed))
 
-    def _find_all(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...] | Exception]:
+    def _find_all(self, films: Sequence[PreparedFilm]) -> list[Areas | Exception]:
         """Return the knees of films that were prepared, or why they cannot be found.
 
         On a CPU every film is searched alone: it is hardly slower, and its rows do not depend on
@@ -319,7 +293,7 @@ class Detector:
             return [_result(self._find_part, film, self.part) for film in films]
         if self.device == "cpu":
             return [_result(lambda film: self._find([film])[0], film) for film in films]
-        found: list[tuple[Detection, ...] | Exception] = [()] * len(films)
+        found: list[Areas | Exception] = [()] * len(films)
         for sides in (1, len(SIDES)):
             alike = [k for k, film in enumerate(films) if len(film.knees) == sides]
             batch = [films[k] for k in alike]
@@ -396,6 +370,48 @@ class Detector:
         return tuple(found)
 
 
+def search_copies(
+    search: Callable[[Sequence[Radiograph]], list[Areas | Exception]], films: Sequence[Radiograph]
+) -> list[Areas | Exception]:
+    """Return the knees that a search finds in smaller copies of large films.
+
+    A film itself is searched where its copy shows none, or one so small that detail was lost.
+    """
+    copies = [film.reduced() for film in films]
+    found = [*map(_on_film, copies, search(copies))]
+    closer = [k for k, copy in enumerate(copies) if not _shows_enough(copy, found[k])]
+    whole = {k: _result(copies[k].read_whole or copies[k].reduced) for k in closer}
+    readable = {k: film for k, film in whole.items() if isinstance(film, Radiograph)}
+    again = dict(zip(readable, search([*readable.values()]), strict=True))
+    for k, film in whole.items():
+        found[k] = again[k] if isinstance(film, Radiograph) else film
+    return found
+
+
+def _on_film(copy: Radiograph, found: Areas | Exception) -> Areas | Exception:
+    """Return what was found in a film, or in a smaller copy of it, in the film's pixels."""
+    if copy.copy_of is None or isinstance(found, Exception):
+        return found
+    return tuple(each.on_film(copy) for each in found)
+
+
+def _shows_enough(copy: Radiograph, found: Areas | Exception) -> bool:
+    """Return whether what was found in a copy of a film need not be looked for in the film."""
+    if copy.read_whole is None:
+        return True
+    if isinstance(found, Exception) or not found:
+        return False
+    return min(area.width_px for area in found) > LEAST_PX * copy.reduction
+
+
+def no_knee_found(size: tuple[int, int], how: Preparation) -> str:
+    """Return what to say of a film (height, width) without a knee."""
+    height, width = size
+    may_be_crop = max(size) <= LARGEST_CROP and 0.8 < height / width < 1.25
+    hint = "; if it is a crop of a joint, try --cropped"
+    return f"no frontal knee found{hint if may_be_crop and not how.cropped else ''}"
+
+
 def _absolute(file: Any) -> Any:
     """Return the absolute path of a file, for a process with another working folder."""
     return Path(file).absolute() if isinstance(file, str | os.PathLike) else file
@@ -407,24 +423,6 @@ def _read(film: Film) -> Radiograph | Exception:
         return as_radiograph(film)
     except Exception as error:  # noqa: BLE001 - a broken file can raise anything
         return error
-
-
-def _on_film(
-    copy: Radiograph, found: tuple[Detection, ...] | Exception
-) -> tuple[Detection, ...] | Exception:
-    """Return what was found in a film, or in a smaller copy of it, in the film's pixels."""
-    if copy.copy_of is None or isinstance(found, Exception):
-        return found
-    return tuple(each.on_film(copy) for each in found)
-
-
-def _shows_enough(copy: Radiograph, found: tuple[Detection, ...] | Exception) -> bool:
-    """Return whether what was found in a copy of a film need not be looked for in the film."""
-    if copy.read_whole is None:
-        return True
-    if isinstance(found, Exception) or not found:
-        return False
-    return min(area.width_px for area in found) > LEAST_PX * copy.reduction
 
 
 def _result(function: Callable[..., Found | Exception], *arguments: object) -> Found | Exception:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from kneematch.devices import call_in_full_batch
 from kneematch.models.weights import builtin_file, load_for_inference, read_safetensors
 from kneematch.paper.network import EPSILON
 
@@ -80,7 +81,7 @@ def _standardize(views: Tensor) -> Tensor:
 @torch.no_grad()
 def find_findings(views: Tensor) -> list[Findings]:
     """Return what views (N, 400, 250), as `knee_images` makes them, show."""
-    cells = builtin_network(views.device)(views).sigmoid()
+    cells = call_in_full_batch(builtin_network(views.device), views).sigmoid()
     metal = cells[:, 0].sum((-2, -1))
     femur, tibia = (cells[:, 1, rows].sum((-2, -1)) for rows in (FEMUR, TIBIA))
     seen = torch.stack([metal > METAL_CELLS, femur * tibia > PLATE_CELLS**2], 1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kneematch.devices import copy_to, map_by_shape
+from kneematch.devices import call_in_full_batch, copy_to, map_by_shape
 from kneematch.models.weights import builtin_file, load_for_inference, read_safetensors
 from kneematch.sampling import resize, sample
 
@@ -131,7 +131,8 @@ def _find_spots(spotter: nn.Module, films: Sequence[Tensor]) -> list[_Spot]:
 
 def _centre_spots(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]) -> list[_Spot]:
     """Return the spots at which the reader sees a letter, in the middle of it."""
-    answers = reader(_cut_parts(films, spots)).softmax(1)[:, 1:].amax(1).cpu()  # (K, 3, 3)
+    seen = call_in_full_batch(reader, _cut_parts(films, spots))
+    answers = seen.softmax(1)[:, 1:].amax(1).cpu()  # (K, 3, 3)
     centred = []
     for spot, answer in zip(spots, answers, strict=True):
         if answer.max() > CANDIDATE:
@@ -147,7 +148,8 @@ def _read(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]) -> Ten
     parts = _cut_parts(films, spots)
     matrices = copy_to(VIEWS, parts.device).expand(len(parts), *VIEWS.shape)
     views = sample(parts, matrices, (PATCH, PATCH))
-    answers: Tensor = reader(views.flatten(0, 1)[:, None]).softmax(1)[..., 0, 0]
+    seen = call_in_full_batch(reader, views.flatten(0, 1)[:, None])
+    answers = seen.softmax(1)[..., 0, 0]
     return answers.reshape(*views.shape[:2], -1).mean(1)[:, 1:].cpu()
 
 

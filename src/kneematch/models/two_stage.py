@@ -13,6 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kneematch.devices import call_in_full_batch
 from kneematch.errors import TemplateError
 from kneematch.paper.algorithm2 import ENLARGE, coarse_crops, refine_in_crops
 from kneematch.paper.energy import Problem, Refiner, Solver
@@ -131,7 +132,8 @@ class TwoStageNetworks:
 
         The crops have the poses `crop_poses` (N, S, 4) and the coarse template's aspect.
         """
-        v = self.fine(network_input(images, crop_poses, self.coarse_aspect))
+        seen = network_input(images, crop_poses, self.coarse_aspect)
+        v = call_in_full_batch(self.fine, seen)
         theta = pose_from_vector(v, self.fine_aspect / self.coarse_aspect)
         image_aspect = images.shape[-2] / images.shape[-1]
         return compose_pose(crop_poses, theta, self.coarse_aspect, image_aspect)

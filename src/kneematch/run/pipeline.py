@@ -191,9 +191,10 @@ class _Plan:
 
 
 def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | None") -> _Plan:
-    from kneematch.devices import most_workers
+    from kneematch.devices import most_processes
     from kneematch.knee.detector import GPU_BATCH
     from kneematch.run.outputs.run_file import device_name
+    from kneematch.run.searchers import WORKERS_PER_SEARCHER
     from kneematch.run.visit import Visit
 
     if config.crops:
@@ -202,7 +203,7 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     if cluster is None:
         device = _choose_device(films, out, config)
         name = device_name(device)
-        room = most_workers(device, config.batch_size or GPU_BATCH)
+        room = WORKERS_PER_SEARCHER * most_processes(device, config.batch_size or GPU_BATCH)
         if room < workers:
             logger.warning(
                 "The memory of %s has room for %d of %d workers. Free some of it, or choose a "
@@ -223,7 +224,7 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
         # Its arithmetic might choose another method than this process has.
         chosen = replace(chosen, method=method)
     visit = Visit(chosen, out)
-    if searches:
+    if searches or device != "cpu":  # to search with; or those of the workers have the same facts
         visit.__dict__["detectors"] = detectors
     if config.measure:
         hashes |= config.outline_hash()

@@ -5,7 +5,7 @@ decided, cuts crops, draws the overlay and the thumbnail, and writes DICOM objec
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -27,6 +27,7 @@ from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
     from kneematch.knee.measuring import LoadedNetwork
+    from kneematch.run.searchers import SharedDetector
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,16 @@ class Visit:
     config: DetectConfig
     out: Path
     root: Path = Path()  # folder of films with relative paths
+    shared: "dict[str, SharedDetector] | None" = None  # of processes that search for all workers
 
     def __reduce__(self) -> tuple[object, ...]:
         """Send the settings alone, and nothing that was loaded."""
-        return Visit, (self.config, self.out, self.root)
+        return Visit, (self.config, self.out, self.root, self.shared)
 
     @cached_property
-    def detectors(self) -> "dict[str, Detector]":
+    def detectors(self) -> "Mapping[str, Detector | SharedDetector]":
         """The detectors by template, loaded when the first film is searched."""
-        return self.config.load_detectors()
+        return self.shared or self.config.load_detectors()
 
     @cached_property
     def outlines(self) -> "LoadedNetwork | None":

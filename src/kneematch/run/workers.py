@@ -1,19 +1,20 @@
 """Visit films with a worker process per core; on a GPU all of them share it."""
 
 import logging
+import socket
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Final
 
 import torch
 
 from kneematch.errors import SettingsError, Unreadable, is_gpu_full
-from kneematch.films.radiograph import pin_films
 from kneematch.knee.detector import FEWEST_ON_GPU, GPU_BATCH
-from kneematch.parallel import WorkerDied, map_in_workers, wait_for_workers
+from kneematch.parallel import WorkerDied, map_in_workers, wait_for_processes
 from kneematch.run.config import DetectConfig
 from kneematch.run.film_record import UNREADABLE, FilmRecord
+from kneematch.run.searchers import shared_searchers
 from kneematch.run.visit import Visit
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once
@@ -44,18 +45,21 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
             yield visit(chunk)
         return
     alone: list[Films] = []
-    for chunk, result in _map_chunks(visit, chunks(films, workers, visit.config), workers):
-        if isinstance(result, list):
-            yield result
-        elif isinstance(result, OSError):
-            raise result
-        elif isinstance(result, WorkerDied) and result.was_slow and len(chunk) == 1:
-            yield [_failed(chunk[0], result)]
-        else:
-            alone += [[film] for film in chunk]
+    divided = chunks(films, workers, visit.config)
+    shares = shares_searchers(visit, films, workers)
+    with shared_searchers(visit, workers) if shares else nullcontext(visit) as shared:
+        for chunk, result in _map_chunks(shared, divided, workers):
+            if isinstance(result, list):
+                yield result
+            elif isinstance(result, OSError):
+                raise result
+            elif isinstance(result, WorkerDied) and result.was_slow and len(chunk) == 1:
+                yield [_failed(chunk[0], result)]
+            else:
+                alone += [[film] for film in chunk]
     most = workers
     if alone and visit.config.device != "cpu":
-        wait_for_workers()
+        wait_for_processes()
         most = 1
         logger.warning(
             "%d films are visited one by one: their worker ended, or %s had no room for them "
@@ -67,6 +71,12 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
         if isinstance(result, SettingsError | OSError):
             raise result
         yield result if isinstance(result, list) else [_failed(film, result) for film in chunk]
+
+
+def shares_searchers(visit: Visit, films: Films, workers: int) -> bool:
+    """Return whether a few processes search for all workers, since they use a GPU."""
+    searches = visit.config.device != "cpu" and any(not film.status for film in films)
+    return searches and workers > 1 and hasattr(socket, "AF_UNIX")
 
 
 def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
@@ -117,8 +127,6 @@ def load_worker(visit: Visit) -> None:
     """Load what this process needs to visit films."""
     global _visit
     torch.set_num_threads(1)
-    if visit.config.device != "cpu":
-        pin_films()
     _visit = visit
 
 
