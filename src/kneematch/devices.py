@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 PROCESS_BYTES: Final = 800_000_000  # GPU memory per process, most of it CUDA's own
-FILM_BYTES: Final = 40_000_000  # GPU memory per film of a batch; 20 million are its pixels
+FILM_BYTES: Final = 120_000_000  # GPU memory per film of a batch; most of it are the networks' maps
 
 logger = logging.getLogger("kneematch")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph, average_blocks
-from kneematch.knee.detection import Detection
+from kneematch.knee.detection import CORNERS, Detection
 from kneematch.options import check_type
-from kneematch.sampling import axes_to_film, compose, rectangle_to_film, sample
+from kneematch.sampling import Span, axes_to_film, compose, rectangle_to_film, sample, transform
 
 MOST_PX: Final = 8192  # longest side; a larger crop must be a mistake
 # Without spacing, an area is taken to be as wide as the box that one draws around a joint: films
@@ -94,11 +94,23 @@ def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = No
 
 def cut(film: Radiograph, place: CropPlace, beyond: str = "zeros") -> NDArray[np.float32]:
     """Return the crop (height, width) in [0, 1], large pixels averaged; `beyond`: see `sample`."""
-    pixels = torch.from_numpy(film.pixels)
     height, width = film.size
-    into_film = compose(torch.linalg.inv(rectangle_to_film(0, 0, width, height)), place.to_film)
+    x, y = transform(place.to_film, place.to_film.new_tensor(CORNERS)).T.tolist()
+    left, right = _span(x, width)
+    top, bottom = _span(y, height)
+    # What is needed of the film is copied first, which brings it into the CPU's cache.
+    pixels = torch.from_numpy(film.pixels[top:bottom, left:right].copy())
+    into_film = compose(
+        torch.linalg.inv(rectangle_to_film(left, top, right, bottom)), place.to_film
+    )
     rows, columns = place.size
     finer = round(place.step_px)  # samples about a film pixel apart, so that none is stepped over
     finer = max(1, min(finer, MOST_PX // max(rows, columns)))  # bounded for a senseless spacing
     fine = sample(pixels, into_film[:2].to(pixels), (finer * rows, finer * columns), beyond)
     return average_blocks(fine.numpy(), finer).clip(0, 1)  # for rounding
+
+
+def _span(places: Sequence[float], length: int) -> Span:
+    """Return the pixels of a film's side that have or adjoin places; at least one."""
+    first = min(max(math.floor(min(places)) - 1, 0), length - 1)
+    return first, max(min(math.ceil(max(places)) + 1, length), first + 1)

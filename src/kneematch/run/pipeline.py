@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kneematch")
 
 # With fewer films a GPU gains nothing: it takes seconds until all processes compute on it.
-GPU_FILMS_PER_CORE: Final = 192
+GPU_FILMS_PER_CORE: Final = 128
 LISTED_REASONS: Final = 10  # kept in the result; failures.csv has all
 COMMIT_S: Final = 1.0  # between commits to the database, each of which waits for the disk
 
