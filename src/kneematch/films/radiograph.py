@@ -246,6 +246,12 @@ def average_blocks(pixels: NDArray[np.float32], side: int) -> NDArray[np.float32
     Rows and columns that fill no block are left out. A fifth of the time of avg_pool2d.
     """
     height, width = (length // side * side for length in pixels.shape)
-    rows = sum((pixels[k:height:side] for k in range(1, side)), start=pixels[:height:side])
-    means = sum((rows[:, k:width:side] for k in range(1, side)), start=rows[:, :width:side])
-    return np.asarray(means * np.float32(1 / side**2))
+    means = np.empty((height // side, width // side), np.float32)
+    step = max(2 * ROWS_AT_ONCE // side, 1)  # so that the rows stay in the CPU's cache
+    for start in range(0, len(means), step):
+        some = means[start : start + step]
+        band = pixels[start * side : (start + len(some)) * side]
+        rows = sum((band[k::side] for k in range(1, side)), start=band[::side])
+        blocks = sum((rows[:, k:width:side] for k in range(1, side)), start=rows[:, :width:side])
+        np.multiply(blocks, np.float32(1 / side**2), out=some)
+    return means
