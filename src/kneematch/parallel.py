@@ -161,6 +161,7 @@ def _forget_child() -> None:
     """After a fork, have a child process of its own: the other one belongs to the parent."""
     global _child, _start_lock
     _child, _start_lock = ChildProcess(_apply), threading.Lock()
+    _ending.clear()
 
 
 _child = ChildProcess(_apply)
@@ -220,7 +221,7 @@ class _Pool:
             yield from arrived
 
     def close(self, *, wait: bool = True) -> None:
-        """Kill the workers, and wait for their end unless this is left to another thread."""
+        """Kill the workers, and wait for their end unless nobody needs what they hold."""
         end_processes([worker.process for worker in self._workers])
         for worker in self._workers:
             worker.pipe.close()
@@ -287,9 +288,10 @@ _ending: list[Any] = []  # processes that were killed
 
 def end_processes(processes: Sequence[Any]) -> None:
     """Kill processes all at once, since one that uses a GPU takes 0.1 s to end."""
-    for process in processes:
+    living = [process for process in processes if process.is_alive()]
+    for process in living:
         process.kill()
-    _ending.extend(processes)
+    _ending[:] = [process for process in (*_ending, *living) if process.is_alive()]
 
 
 def wait_for_processes() -> None:

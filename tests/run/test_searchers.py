@@ -3,20 +3,23 @@
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
+from kneematch.run import searchers
 from kneematch.run import workers as workers_module
 from kneematch.run.config import DetectConfig
 from kneematch.run.film_record import FilmRecord
@@ -28,8 +31,11 @@ CONFIG = DetectConfig(method="locator", device="cpu")  # searchers do not know o
 
 
 def rows(visit: Visit, films: list[FilmRecord]) -> list[str]:
-    found = (film for batch in map_visits(visit, films, workers=3) for film in batch)
-    knees = ((film.id, film.status, [knee.to_dict() for knee in film.knees]) for film in found)
+    return as_rows(film for batch in map_visits(visit, films, workers=3) for film in batch)
+
+
+def as_rows(films: Iterable[FilmRecord]) -> list[str]:
+    knees = ((film.id, film.status, [knee.to_dict() for knee in film.knees]) for film in films)
     return sorted(json.dumps(each) for each in knees)
 
 
@@ -52,54 +58,81 @@ def write_grey(path: Path, height: int, width: int) -> None:
     Image.fromarray(noise).save(path)
 
 
+@pytest.mark.parametrize("together", [False, True])
 def test_shared_searchers_find_what_workers_find_themselves(
-    records: list[FilmRecord], tmp_path: Path
+    records: list[FilmRecord], tmp_path: Path, together: bool
 ) -> None:
     visit = Visit(CONFIG, tmp_path / "out")
     with shared_searchers(visit, workers=3) as shared:
-        assert isinstance(shared.detectors[""], SharedDetector)
-        found = rows(shared, records)
-        folder = Path(shared.detectors[""].address).parent
+        assert isinstance(shared.shared, SharedDetector)
+        folder = Path(shared.shared.address).parent
         assert folder.stat().st_mode & 0o077 == 0  # nobody else can send anything
+        found = as_rows(shared(records)) if together else rows(shared, records)
     assert found == rows(visit, records)
     assert sum('"ok"' in row for row in found) == 6
     assert not folder.exists()
 
 
-def test_map_visits_does_without_a_searcher_that_has_ended(
-    records: list[FilmRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_map_visits_does_without_searchers_that_have_ended(
+    records: list[FilmRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
 ) -> None:
     visit = Visit(CONFIG, tmp_path / "out")
-    expected = rows(visit, records)
+    expected, started = rows(visit, records), list[int]()
 
     @contextmanager
     def killed(visit: Visit, workers: int) -> Iterator[Visit]:
         others = multiprocessing.active_children()
-        with shared_searchers(visit, workers=1) as shared:
-            detector = shared.detectors[""]
-            film = Radiograph(np.random.default_rng(0).random((300, 400), np.float32))
-            assert detector.search([film]) == [()]
-            (searcher,) = {*multiprocessing.active_children()} - {*others}
-            os.kill(searcher.pid or 0, signal.SIGKILL)
-            searcher.join()
-            with pytest.raises(SettingsError, match="has ended"):
-                detector.search([film])
+        started.append(workers)
+        with shared_searchers(visit, workers) as shared:
+            assert shared.shared is not None
+            if len(started) <= deaths:
+                for searcher in {*multiprocessing.active_children()} - {*others}:
+                    os.kill(searcher.pid or 0, signal.SIGKILL)
+                    searcher.join()
+                with pytest.raises(SettingsError, match="has ended"):
+                    shared.shared.search([Radiograph(np.zeros((300, 400), np.float32))])
             yield shared
 
     monkeypatch.setattr(workers_module, "shared_searchers", killed)
-    monkeypatch.setattr(workers_module, "shares_searchers", lambda *_: True)
+    monkeypatch.setattr(workers_module, "may_share", lambda _: True)
     assert rows(visit, records) == expected
+    assert started == [3, 3]
 
 
-def test_search_raises_what_a_searcher_met(tmp_path: Path) -> None:
-    film = Radiograph(np.random.default_rng(0).random((300, 400), np.float32))
-    with shared_searchers(Visit(CONFIG, tmp_path), workers=1) as shared:
-        detector = shared.detectors[""]
-        assert isinstance(detector, SharedDetector)
-        with pytest.raises(KeyError, match="other"):
-            replace(detector, name="other").search([film])
-        assert detector.search([film]) == [()]  # it goes on
-        assert detector.search([]) == []
+def test_searchers_are_started_for_films_to_search_only(
+    records: list[FilmRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(workers_module, "shared_searchers", refuse)
+    assert len(rows(Visit(CONFIG, tmp_path), records)) == len(records)  # on a CPU
+    monkeypatch.setattr(workers_module, "may_share", lambda _: True)
+    done = [replace(film, status="no_knee") for film in records]
+    assert len(rows(Visit(CONFIG, tmp_path), [*done, records[0]])) == len(records) + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "shown", "goes_on"),
+    [
+        (RuntimeError("CUDA error: out of memory"), "out of memory", True),
+        (RuntimeError("CUDA error: an illegal access, name of a patient"), "RuntimeError", False),
+    ],
+)
+def test_search_says_what_failed_and_whether_to_go_on(
+    error: Exception, shown: str, goes_on: bool
+) -> None:
+    class Failing:
+        def search(self, films: object, *, fewest_on_gpu: int) -> NoReturn:
+            raise error
+
+    answer, can_go_on = searchers._search(Failing(), [])  # type: ignore[arg-type]
+    answer = pickle.loads(answer)
+    assert isinstance(answer, SettingsError)
+    assert shown in str(answer)
+    assert "patient" not in str(answer)
+    assert can_go_on == goes_on
 
 
 def test_searchers_end_with_the_program(tmp_path: Path) -> None:

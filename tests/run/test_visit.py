@@ -1,5 +1,6 @@
 """Visits of films: what the user states where a header is silent."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,12 @@ import pytest
 from PIL import Image
 
 from kneematch import DetectConfig, SynthConfig, detect_folder, synth
+from kneematch.errors import Unreadable
+from kneematch.films.radiograph import Radiograph
+from kneematch.run import visit
+from kneematch.run.database import Run
 from kneephantoms import phantom
+from kneephantoms.files import write_dicom
 from tables import read_table
 
 
@@ -65,3 +71,50 @@ def test_visit_divides_lengths_by_the_magnification_in_all_that_it_writes(tmp_pa
         assert reported[0] == pytest.approx(table, abs=1e-3)
         widths.append(table)
     assert widths[0] == pytest.approx(1.25 * widths[1], abs=1e-3)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A folder with two large films, one of them without a knee."""
+    folder = tmp_path / "large"
+    folder.mkdir()
+    made = phantom(3, framing="single", size=(1300, 1000))
+    Image.fromarray((255 * made.pixels).astype(np.uint8)).save(folder / "knee_L_1.png")
+    noise = np.random.default_rng(0).random((1000, 1300), np.float32)
+    write_dicom(folder / "noise.dcm", noise, mm_per_px=0.2, laterality="B", bits=12)
+    return folder
+
+
+def test_visit_finds_the_same_whether_a_copy_or_the_whole_film_is_read(
+    large: Path, tmp_path: Path
+) -> None:
+    config = DetectConfig(side_from_name="_([RL])_", mm_per_px=0.3, workers=0)
+    rows = {}
+    for crops in (False, True):
+        out = tmp_path / f"found-{crops}"
+        detect_folder(large, out, replace(config, crops=crops))
+        rows[crops] = read_table(out / "detections.csv"), read_table(out / "failures.csv")
+        with Run(out) as run:
+            films = run.query("SELECT height, width, mm_per_px FROM films ORDER BY path")
+            assert films == [(1300, 1000, 0.3), (1000, 1300, 0.2)]
+    assert rows[False] == rows[True]
+    (knee,), (failure,) = rows[True]
+    assert (knee["mm_per_px"], knee["laterality"]) == ("0.300000", "L")
+    assert "no frontal knee found" in failure["reason"]
+
+
+def test_visit_says_why_a_film_cannot_be_read_after_its_copy(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = visit.read_isolated
+
+    def taken_away(path: str, cpu_s: float, **how: bool) -> Radiograph:
+        if not how.get("reduced") and path.endswith(".dcm"):
+            raise Unreadable(f"{path}: The network is down.")
+        return read(path, cpu_s, **how)
+
+    monkeypatch.setattr(visit, "read_isolated", taken_away)
+    detect_folder(large, tmp_path / "found", DetectConfig(workers=0))
+    with Run(tmp_path / "found") as run:
+        ((status, reason),) = run.query("SELECT status, reason FROM films WHERE path LIKE '%.dcm'")
+    assert (status, "The network is down" in reason) == ("unreadable", True)  # it is tried again

@@ -100,7 +100,7 @@ def read_dicom(
     dataset = parse_header(file, path, last=PIXEL_DATA)
     memory = _check_kind(dataset, path)
     mm_per_px, spacing_tag = spacing(dataset, path)
-    factor = spare_reduction(_size(dataset), mm_per_px) if reduced else 1
+    factor = spare_reduction(_size(dataset)) if reduced else 1
     levels = _spare_levels(dataset, path, memory, factor)
     if levels or also_whole:
         factor = 2**levels

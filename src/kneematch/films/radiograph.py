@@ -24,10 +24,9 @@ MEMORY_PER_FILE_BYTE: Final = 384  # in larger files; equal at 2 MB
 GREY_TOLERANCE: Final = 8 / 255  # share of full scale: JPEG's chroma rounding in a grey picture
 ROWS_AT_ONCE: Final = 64  # where an operation needs several bytes or passes per pixel
 FLOAT32: Final = np.finfo(np.float32)
-# Limits of copies in which knees are looked for: the plateau of an adult has about 100 pixels, as
-# in the images that the networks see, and letters stay legible.
-COARSEST_MM: Final = 0.8  # a pixel
-SMALLEST_SIDE: Final = 480  # pixels
+# Least side, in pixels, of copies in which knees are looked for: the plateau of an adult mostly has
+# 100 pixels or more there, as in the images that the networks see, and letters stay legible.
+SMALLEST_SIDE: Final = 480
 LATERALITIES: Final = ("R", "L")  # sides of the patient
 BOTH_KNEES: Final = "B"  # laterality of a film of both
 
@@ -70,7 +69,7 @@ class Radiograph:
 
     def reduced(self) -> "Radiograph":
         """Return a smaller copy that is enough to find adult knees, or a small film itself."""
-        factor = 1 if self.copy_of else spare_reduction(self.size, self.mm_per_px)
+        factor = 1 if self.copy_of else spare_reduction(self.size)
         if factor == 1:
             return self
         return replace(
@@ -232,12 +231,9 @@ def unit_range(
     return unit
 
 
-def spare_reduction(size: tuple[int, int], mm_per_px: float | None) -> int:
+def spare_reduction(size: tuple[int, int]) -> int:
     """Return how many times smaller, a power of two, knees may be looked for in a film."""
-    smaller = min(size) / SMALLEST_SIDE
-    if mm_per_px is not None:
-        smaller = min(smaller, COARSEST_MM / mm_per_px)
-    return 1 << int(math.log2(max(smaller, 1)))
+    return 1 << int(math.log2(max(min(size) / SMALLEST_SIDE, 1)))
 
 
 def average_blocks(pixels: NDArray[np.float32], side: int) -> NDArray[np.float32]:

@@ -75,6 +75,7 @@ Found = TypeVar("Found")
 
 LARGEST_CROP: Final = 512  # pixels a side of what may be a crop
 GPU_BATCH: Final = 16  # films
+MOST_WHOLE: Final = 4  # films that are searched together after their copies
 LEAST_PX: Final = 120  # width of an area in a smaller copy of its film, which the networks see
 FEWEST_ON_GPU: Final = 4  # films; the CPU prepares fewer in less time than a GPU needs to begin
 REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # size of a template in views over that in halves
@@ -258,10 +259,12 @@ class Detector:
         """Return the knees of a few films; an error of a film takes the place of its knees."""
         return search_copies(self.search, films) if self.preparation.locate else self.search(films)
 
-    def search(self, films: Sequence[Radiograph]) -> list[Areas | Exception]:
+    def search(
+        self, films: Sequence[Radiograph], *, fewest_on_gpu: int = FEWEST_ON_GPU
+    ) -> list[Areas | Exception]:
         """Return what films show in the pixels that are given; an error takes its place."""
         how = self.preparation
-        if len(films) < FEWEST_ON_GPU:
+        if len(films) < fewest_on_gpu:
             how = replace(how, device="cpu")
         prepared = _prepare_or_fail(films, how) if films else []
         knees = iter(self._find_all([each for each in prepared if isinstance(each, PreparedFilm)]))
@@ -270,7 +273,7 @@ class Detector:
 
     def nothing_found(self, size: tuple[int, int]) -> str:
         """Return what to say of a film (height, width) on which nothing was found."""
-        return NO_AREA if self.part is not None else no_knee_found(size, self.preparation)
+        return NO_AREA if self.part else no_knee_found(size, cropped=self.preparation.cropped)
 
     def _place(self, film: Radiograph, found: Areas | Exception) -> Areas | Exception:
         """Return areas of another part with their landmarks and reasons for review; knees as is."""
@@ -380,11 +383,12 @@ def search_copies(
     copies = [film.reduced() for film in films]
     found = [*map(_on_film, copies, search(copies))]
     closer = [k for k, copy in enumerate(copies) if not _shows_enough(copy, found[k])]
-    whole = {k: _result(copies[k].read_whole or copies[k].reduced) for k in closer}
-    readable = {k: film for k, film in whole.items() if isinstance(film, Radiograph)}
-    again = dict(zip(readable, search([*readable.values()]), strict=True))
-    for k, film in whole.items():
-        found[k] = again[k] if isinstance(film, Radiograph) else film
+    for start in range(0, len(closer), MOST_WHOLE):  # for their memory
+        some = closer[start : start + MOST_WHOLE]
+        whole = [_result(read) for k in some if (read := copies[k].read_whole)]
+        again = iter(search([film for film in whole if isinstance(film, Radiograph)]))
+        for k, film in zip(some, whole, strict=True):
+            found[k] = next(again) if isinstance(film, Radiograph) else film
     return found
 
 
@@ -404,12 +408,12 @@ def _shows_enough(copy: Radiograph, found: Areas | Exception) -> bool:
     return min(area.width_px for area in found) > LEAST_PX * copy.reduction
 
 
-def no_knee_found(size: tuple[int, int], how: Preparation) -> str:
+def no_knee_found(size: tuple[int, int], *, cropped: bool) -> str:
     """Return what to say of a film (height, width) without a knee."""
     height, width = size
     may_be_crop = max(size) <= LARGEST_CROP and 0.8 < height / width < 1.25
     hint = "; if it is a crop of a joint, try --cropped"
-    return f"no frontal knee found{hint if may_be_crop and not how.cropped else ''}"
+    return f"no frontal knee found{hint if may_be_crop and not cropped else ''}"
 
 
 def _absolute(file: Any) -> Any:

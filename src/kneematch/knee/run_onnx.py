@@ -27,16 +27,14 @@ LANDMARKS = json.loads(POSE.get_modelmeta().custom_metadata_map["landmarks"])
 
 def read(path: str) -> tuple[Any, int]:
     """Return a film (H, W) in [0, 1], bones bright, and how many times smaller it is searched."""
-    mm = [0]
     if Path(path).read_bytes()[128:132] == b"DICM":
         film = pydicom.dcmread(path)
         is_dark = film.PhotometricInterpretation == "MONOCHROME1", film.get("RescaleSlope", 1) < 0
         pixels = film.pixel_array.astype(np.float32) * (-1 if sum(is_dark) == 1 else 1)
-        mm = film.get("PixelSpacing") or film.get("ImagerPixelSpacing") or mm
     else:
         pixels = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert("F"))
-    smaller = max(min(min(pixels.shape) / 480, 0.8 / max(mm[-1], 1e-9)), 1)
-    return (pixels - pixels.min()) / (pixels.max() - pixels.min()), 1 << int(math.log2(smaller))
+    times = 1 << int(math.log2(max(min(pixels.shape) / 480, 1)))
+    return (pixels - pixels.min()) / (pixels.max() - pixels.min()), times
 
 
 def resize(film: Any, rows: Any, columns: Any, size: tuple[int, int]) -> Any:

@@ -224,7 +224,7 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
         # Its arithmetic might choose another method than this process has.
         chosen = replace(chosen, method=method)
     visit = Visit(chosen, out)
-    if searches or device != "cpu":  # to search with; or those of the workers have the same facts
+    if searches:
         visit.__dict__["detectors"] = detectors
     if config.measure:
         hashes |= config.outline_hash()

@@ -20,7 +20,7 @@ from kneematch.run.visit import Visit
 from kneematch.run.workers import Films, chunks, load_worker, visit_in_worker
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
-ACTORS_PER_GPU: Final = 8  # each takes about 1.4 GB on the GPU
+ACTORS_PER_GPU: Final = 4  # each takes about 2.7 GB on the GPU
 
 
 @dataclass(frozen=True, slots=True)

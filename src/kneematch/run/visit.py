@@ -37,7 +37,7 @@ class Visit:
     config: DetectConfig
     out: Path
     root: Path = Path()  # folder of films with relative paths
-    shared: "dict[str, SharedDetector] | None" = None  # of processes that search for all workers
+    shared: "SharedDetector | None" = None  # of processes that search for all workers
 
     def __reduce__(self) -> tuple[object, ...]:
         """Send the settings alone, and nothing that was loaded."""
@@ -46,7 +46,7 @@ class Visit:
     @cached_property
     def detectors(self) -> "Mapping[str, Detector | SharedDetector]":
         """The detectors by template, loaded when the first film is searched."""
-        return self.shared or self.config.load_detectors()
+        return {"": self.shared} if self.shared else self.config.load_detectors()
 
     @cached_property
     def outlines(self) -> "LoadedNetwork | None":
@@ -80,12 +80,12 @@ class Visit:
             if film.status:
                 if any(knee.measures is None and not knee.template for knee in film.found):
                     film = replace(film, found=self._measured(pixels, film.found))
-                yield self._decide_and_make(film, pixels, pixels)
+                yield self._decide_and_make(film, pixels)
             elif isinstance(pixels, Radiograph):
                 found, whole = self._found(film, pixels, next(results))
                 yield self._decide_and_make(found, whole, pixels)
             else:
-                yield self._decide_and_make(self._failed(film, pixels), pixels, pixels)
+                yield self._decide_and_make(self._failed(film, pixels), pixels)
 
     @property
     def _needs_whole(self) -> bool:
@@ -118,7 +118,9 @@ class Visit:
         copy = self._completed(film.reduced(), name)
         if film.copy_of is not None:
             return replace(copy, read_whole=cache(partial(self._read_whole, path)))
-        return replace(copy, read_whole=copy.read_whole and (lambda: self._completed(film, name)))
+        if copy.copy_of is not None:
+            return replace(copy, read_whole=partial(self._completed, film, name))
+        return copy
 
     def _search(self, films: Sequence[Radiograph]) -> Iterator[tuple[Detection, ...] | Exception]:
         """Yield the knees and other areas of each film, or why it cannot be searched."""
@@ -152,14 +154,15 @@ class Visit:
         spacing = None if copy.mm_per_px is None else copy.mm_per_px / copy.reduction
         size = copy.copy_of or copy.size
         film = replace(film, size=size, mm_per_px=spacing)
-        if isinstance(result, Exception):
-            return self._failed(film, result), copy
         pixels: Radiograph | FilmError = copy
         if self._needs_whole and copy.read_whole is not None:
             try:
                 pixels = copy.read_whole()
             except Exception as error:  # noqa: BLE001 - a broken file can raise anything
-                return self._failed(film, error), to_film_error(str(self.root / film.path), error)
+                pixels = to_film_error(str(self.root / film.path), error)
+                return self._failed(film, pixels), pixels
+        if isinstance(result, Exception):
+            return self._failed(film, result), pixels
         if not result:
             detector = self.detectors.get("") or next(iter(self.detectors.values()))
             film = replace(film, status=NO_KNEE, reason=detector.nothing_found(size))
@@ -202,9 +205,9 @@ class Visit:
         self,
         film: FilmRecord,
         pixels: Radiograph | FilmError,
-        copy: Radiograph | FilmError,
+        copy: Radiograph | None = None,
     ) -> FilmRecord:
-        """Apply decisions to the knees of a film, and make its files; the copy may be smaller."""
+        """Apply decisions to the knees of a film, and make its files; a copy saves time."""
         film = film.flagged()
         knees = apply_decisions(film.found, film.decisions, film.mm_per_px)
         missing = [f"{film.path}: Not corrected, since {SET_ASIDE}."] if film.set_aside else []
@@ -221,7 +224,6 @@ class Visit:
         made, reasons = make_files(self.artifacts, read, shown, self.out, self.root / film.path)
         if isinstance(pixels, FilmError) and film.kept and self.artifacts:
             missing.append(pixels.message)
-        picture = film.thumbnail
-        if isinstance(copy, Radiograph):
-            picture = thumbnail(copy.reduced().pixels)
+        small = copy or read
+        picture = film.thumbnail if small is None else thumbnail(small.reduced().pixels)
         return replace(film, made=made, missing=(*missing, *reasons), thumbnail=picture)

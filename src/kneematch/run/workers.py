@@ -1,9 +1,8 @@
-"""Visit films with a worker process per core; on a GPU all of them share it."""
+"""Visit films with a worker process per core."""
 
 import logging
-import socket
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -14,10 +13,11 @@ from kneematch.knee.detector import FEWEST_ON_GPU, GPU_BATCH
 from kneematch.parallel import WorkerDied, map_in_workers, wait_for_processes
 from kneematch.run.config import DetectConfig
 from kneematch.run.film_record import UNREADABLE, FilmRecord
-from kneematch.run.searchers import shared_searchers
+from kneematch.run.searchers import may_share, shared_searchers
 from kneematch.run.visit import Visit
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once
+SEARCHER_STARTS: Final = 2  # how often searchers are started, if films are left as some have ended
 CHUNKS_LEFT: Final = 4  # for each worker, or more, so that all end at about the same time
 
 logger = logging.getLogger("kneematch")
@@ -44,26 +44,32 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
         for chunk in chunks(films, 0, visit.config):
             yield visit(chunk)
         return
-    alone: list[Films] = []
-    divided = chunks(films, workers, visit.config)
-    shares = shares_searchers(visit, films, workers)
-    with shared_searchers(visit, workers) if shares else nullcontext(visit) as shared:
-        for chunk, result in _map_chunks(shared, divided, workers):
-            if isinstance(result, list):
-                yield result
-            elif isinstance(result, OSError):
-                raise result
-            elif isinstance(result, WorkerDied) and result.was_slow and len(chunk) == 1:
-                yield [_failed(chunk[0], result)]
-            else:
-                alone += [[film] for film in chunk]
+    tasks, alone, again = chunks(films, workers, visit.config), list[Films](), list[Films]()
+    for _ in range(SEARCHER_STARTS):
+        again = []
+        with _searchers(visit, tasks, workers) as shared:
+            for chunk, result in _map_chunks(shared, tasks, workers):
+                if isinstance(result, list):
+                    yield result
+                elif isinstance(result, OSError):
+                    raise result
+                elif isinstance(result, WorkerDied) and result.was_slow and len(chunk) == 1:
+                    yield [_failed(chunk[0], result)]
+                elif isinstance(result, SettingsError) and shared is not visit:
+                    again.append(chunk)
+                else:
+                    alone += [[film] for film in chunk]
+        if not again:
+            break
+        tasks = again
+    alone += [[film] for chunk in again for film in chunk]
     most = workers
     if alone and visit.config.device != "cpu":
         wait_for_processes()
         most = 1
         logger.warning(
-            "%d films are visited one by one: their worker ended, or %s had no room for them "
-            "beside those of other workers.",
+            "%d films are visited one by one: a process that worked on them ended, or %s had no "
+            "room for them beside those of others.",
             len(alone),
             visit.config.device,
         )
@@ -73,10 +79,11 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
         yield result if isinstance(result, list) else [_failed(film, result) for film in chunk]
 
 
-def shares_searchers(visit: Visit, films: Films, workers: int) -> bool:
-    """Return whether a few processes search for all workers, since they use a GPU."""
-    searches = visit.config.device != "cpu" and any(not film.status for film in films)
-    return searches and workers > 1 and hasattr(socket, "AF_UNIX")
+def _searchers(visit: Visit, tasks: list[Films], workers: int) -> AbstractContextManager[Visit]:
+    """Return a context with a visit whose films few processes search, if a GPU does and it pays."""
+    searching = sum(any(not film.status for film in films) for films in tasks)
+    busy = min(workers, searching)
+    return shared_searchers(visit, busy) if busy > 1 and may_share(visit) else nullcontext(visit)
 
 
 def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
