@@ -147,7 +147,7 @@ def test_cluster_device_is_a_gpu_where_there_is_one() -> None:
 
 @pytest.mark.parametrize(
     ("cpus", "gpus", "actors", "share"),
-    [(16, 1, 8, 1 / 8), (4, 1, 4, 1 / 4), (64, 4, 32, 1 / 8), (6, 8, 6, 1.0), (8, 0, 1, 1.0)],
+    [(16, 1, 4, 1 / 4), (3, 1, 3, 1 / 3), (64, 4, 16, 1 / 4), (6, 8, 6, 1.0), (8, 0, 1, 1.0)],
 )
 def test_cluster_divides_its_gpus_among_actors(
     cpus: int, gpus: int, actors: int, share: float
