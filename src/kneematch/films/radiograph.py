@@ -54,7 +54,8 @@ class Radiograph:
     polarity_tag: str | None = None  # "MONOCHROME1" was inverted on reading; "MONOCHROME2" was not
     copy_of: tuple[int, int] | None = None  # the film's size, if this is a smaller copy of it
     corner: float = 0.0  # x and y on the film, in its pixels, of the copy's top-left corner
-    read_whole: Callable[[], "Radiograph"] | None = None  # returns the film itself
+    # Returns the film itself, if this is a copy of it.
+    read_whole: Callable[[], "Radiograph"] | None = field(default=None, repr=False)
 
     @property
     def size(self) -> tuple[int, int]:

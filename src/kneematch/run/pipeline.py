@@ -194,27 +194,19 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     from kneematch.devices import most_processes
     from kneematch.knee.detector import GPU_BATCH
     from kneematch.run.outputs.run_file import device_name
-    from kneematch.run.searchers import WORKERS_PER_SEARCHER
+    from kneematch.run.searchers import WORKERS_PER_SEARCHER, may_share
     from kneematch.run.visit import Visit
 
     if config.crops:
         config.crop_size()  # or it would be refused only with the first film
-    workers = choose_workers(config.workers, films)
+    wanted = workers = choose_workers(config.workers, films)
     if cluster is None:
         device = _choose_device(films, out, config)
         name = device_name(device)
-        room = WORKERS_PER_SEARCHER * most_processes(device, config.batch_size or GPU_BATCH)
-        if room < workers:
-            logger.warning(
-                "The memory of %s has room for %d of %d workers. Free some of it, or choose a "
-                "smaller --batch-size.",
-                device,
-                room,
-                workers,
-            )
-        workers = min(workers, room)
+        room = most_processes(device, config.batch_size or GPU_BATCH)
+        workers = workers if room else 0
     else:
-        device, name = cluster.device(config.device), cluster.name
+        device, name, room = cluster.device(config.device), cluster.name, workers
     # Where others search, this process only checks the settings.
     searches = cluster is None and workers == 0
     detectors = replace(config, device=device if searches else "cpu").load_detectors()
@@ -223,6 +215,16 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     if device != "cpu" and method in METHODS:
         # Its arithmetic might choose another method than this process has.
         chosen = replace(chosen, method=method)
+    room *= WORKERS_PER_SEARCHER if may_share(chosen) else 1
+    if room < wanted:
+        logger.warning(
+            "The memory of %s has room for %d of %d workers. Free some of it, or choose a smaller "
+            "--batch-size.",
+            device,
+            room,
+            wanted,
+        )
+    workers = min(workers, room)
     visit = Visit(chosen, out)
     if searches:
         visit.__dict__["detectors"] = detectors

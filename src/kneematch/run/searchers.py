@@ -24,14 +24,17 @@ from kneematch.parallel import end_processes, start_process
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
+    from kneematch.run.config import DetectConfig
     from kneematch.run.visit import Visit
 
 WORKERS_PER_SEARCHER: Final = 2  # a worker takes about as long for a film as its search
 
 
-def may_share(visit: "Visit") -> bool:
-    """Return whether searchers can find what a visit looks for, and have a GPU for it."""
-    config = visit.config  # other methods compute much on the CPU, where every worker does it
+def may_share(config: "DetectConfig") -> bool:
+    """Return whether workers share searchers, which have a GPU.
+
+    Other methods compute much on the CPU, where every worker does it for itself.
+    """
     return config.device != "cpu" and config.method == LOCATOR and hasattr(socket, "AF_UNIX")
 
 

@@ -83,7 +83,8 @@ def _searchers(visit: Visit, tasks: list[Films], workers: int) -> AbstractContex
     """Return a context with a visit whose films few processes search, if a GPU does and it pays."""
     searching = sum(any(not film.status for film in films) for films in tasks)
     busy = min(workers, searching)
-    return shared_searchers(visit, busy) if busy > 1 and may_share(visit) else nullcontext(visit)
+    shares = busy > 1 and may_share(visit.config)
+    return shared_searchers(visit, busy) if shares else nullcontext(visit)
 
 
 def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
