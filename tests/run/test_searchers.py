@@ -143,16 +143,20 @@ from kneematch.run.searchers import shared_searchers
 from kneematch.run.visit import Visit
 
 if __name__ == "__main__":
-    with shared_searchers(Visit(DetectConfig(device="cpu"), {str(tmp_path)!r}), workers=3):
-        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    visit = Visit(DetectConfig(device="cpu"), {str(tmp_path)!r})
+    with shared_searchers(visit, workers=3) as visit:
+        pids = [child.pid for child in multiprocessing.active_children()]
+        print(visit.shared.address, *pids, flush=True)
         time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        pids = [int(pid) for pid in process.stdout.readline().split()]
+        address, *pids = process.stdout.readline().decode().split()
         assert len(pids) == 2
+        assert Path(address).exists()
         process.kill()
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}/exe").exists() for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    assert not Path(address).parent.exists()

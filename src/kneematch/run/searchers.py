@@ -109,6 +109,10 @@ def serve_searches(visit: "Visit", listener: socket.socket, lifeline: Connection
                 worker.send_bytes(found)
             if not goes_on:
                 return
+    address = Path(listener.getsockname())  # which nobody else removes if the program was killed
+    with suppress(OSError):  # another searcher was faster
+        address.unlink()
+        address.parent.rmdir()
 
 
 def _search(detector: "Detector", films: list[Radiograph]) -> tuple[Any, bool]:
