@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -127,8 +126,10 @@ def test_search_says_what_failed_and_whether_to_go_on(
         def search(self, films: object, *, fewest_on_gpu: int) -> NoReturn:
             raise error
 
-    answer, can_go_on = searchers._search(Failing(), [])  # type: ignore[arg-type]
-    answer = pickle.loads(answer)
+    pickled, can_go_on = searchers._search(Failing(), [])  # type: ignore[arg-type]
+    ours, theirs = multiprocessing.Pipe()
+    theirs.send_bytes(pickled)
+    answer = ours.recv()
     assert isinstance(answer, SettingsError)
     assert shown in str(answer)
     assert "patient" not in str(answer)

@@ -62,10 +62,10 @@ def data_url(content: bytes, kind: str) -> str:
 
 def thumbnail(pixels: NDArray[np.float32]) -> bytes:
     """Return a small copy of a film (H, W) in 8-bit grey, as JPEG of about 10 kB."""
-    return encode(reduced(pixels), "jpeg", quality=THUMBNAIL_QUALITY)
+    return encode(small_picture(pixels), "jpeg", quality=THUMBNAIL_QUALITY)
 
 
-def reduced(pixels: NDArray[np.float32]) -> Image.Image:
+def small_picture(pixels: NDArray[np.float32]) -> Image.Image:
     """Return a film (H, W) in 8-bit grey, of at most THUMBNAIL_PX a side."""
     height, width = pixels.shape
     scale = min(1.0, THUMBNAIL_PX / max(height, width))

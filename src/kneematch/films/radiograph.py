@@ -83,9 +83,9 @@ class Radiograph:
 
     def _repr_png_(self) -> bytes:
         """Return a small picture of the film, which notebooks show."""
-        from kneematch.films.pictures import encode, reduced
+        from kneematch.films.pictures import encode, small_picture
 
-        return encode(reduced(self.pixels), "png")
+        return encode(small_picture(self.pixels), "png")
 
 
 @contextmanager

@@ -262,7 +262,10 @@ class Detector:
     def search(
         self, films: Sequence[Radiograph], *, fewest_on_gpu: int = FEWEST_ON_GPU
     ) -> list[Areas | Exception]:
-        """Return what films show in the pixels that are given; an error takes its place."""
+        """Return what films show in the pixels that are given; an error takes its place.
+
+        Fewer films than `fewest_on_gpu` are prepared on the CPU.
+        """
         how = self.preparation
         if len(films) < fewest_on_gpu:
             how = replace(how, device="cpu")

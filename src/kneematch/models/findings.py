@@ -23,8 +23,8 @@ STRIDES: Final = (2, 2, 2, 1, 2)
 KINDS: Final = 2  # metal, growth plates
 FEMUR: Final = slice(0, 8)  # rows of cells that its growth plate may lie in
 TIBIA: Final = slice(10, None)
-# Cells that must show metal, and a growth plate (geometric mean of both bones), so that at most 1 %
-# of the knees without are taken to have it, on phantoms and on real films together.
+# Cells that must show metal, and a growth plate (geometric mean of both bones). On phantoms and
+# real films together, at most 1 % of the knees without are then taken to have it.
 METAL_CELLS: Final = 7.0
 PLATE_CELLS: Final = 4.0
 

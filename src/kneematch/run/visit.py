@@ -37,7 +37,7 @@ class Visit:
     config: DetectConfig
     out: Path
     root: Path = Path()  # folder of films with relative paths
-    shared: "SharedDetector | None" = None  # of processes that search for all workers
+    shared: "SharedDetector | None" = None  # in place of detectors that this process loads
 
     def __reduce__(self) -> tuple[object, ...]:
         """Send the settings alone, and nothing that was loaded."""
@@ -114,13 +114,11 @@ class Visit:
     def _read_copy(self, path: str) -> Radiograph:
         """Return a smaller copy of a film, which reads the film itself if that is needed."""
         how = {"reduced": True, "also_whole": self._needs_whole}
-        film, name = read_isolated(path, self.config.time_limit, **how), Path(path).name
-        copy = self._completed(film.reduced(), name)
-        if film.copy_of is not None:
-            return replace(copy, read_whole=cache(partial(self._read_whole, path)))
-        if copy.copy_of is not None:
-            return replace(copy, read_whole=partial(self._completed, film, name))
-        return copy
+        film = read_isolated(path, self.config.time_limit, **how)
+        film = self._completed(film, Path(path).name)
+        if film.copy_of is None:
+            return film.reduced()
+        return replace(film, read_whole=cache(partial(self._read_whole, path)))
 
     def _search(self, films: Sequence[Radiograph]) -> Iterator[tuple[Detection, ...] | Exception]:
         """Yield the knees and other areas of each film, or why it cannot be searched."""

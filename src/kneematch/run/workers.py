@@ -17,7 +17,7 @@ from kneematch.run.searchers import may_share, shared_searchers
 from kneematch.run.visit import Visit
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once
-SEARCHER_STARTS: Final = 2  # how often searchers are started, if films are left as some have ended
+SEARCHER_STARTS: Final = 2  # the second time only if some ended before all films were searched
 CHUNKS_LEFT: Final = 4  # for each worker, or more, so that all end at about the same time
 
 logger = logging.getLogger("kneematch")
@@ -29,7 +29,7 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
     """Yield the films after their visits, some at a time, in any order.
 
     Films whose worker died are tried again one by one, and so are films that did not fit into the
-    memory of a GPU, by a worker that has it for itself.
+    memory of a GPU, by a worker that has it for itself. Searchers that ended are replaced once.
 
     Args:
         visit: does everything with a film; each worker loads its own.
@@ -80,7 +80,7 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
 
 
 def _searchers(visit: Visit, tasks: list[Films], workers: int) -> AbstractContextManager[Visit]:
-    """Return a context with a visit whose films few processes search, if a GPU does and it pays."""
+    """Return a context whose visit has searchers if a GPU searches for two workers or more."""
     searching = sum(any(not film.status for film in films) for films in tasks)
     busy = min(workers, searching)
     shares = busy > 1 and may_share(visit.config)
