@@ -1,4 +1,4 @@
-"""The rows of the review page: which are shown, in which order, and as whom."""
+"""The rows of the review page: which are shown, and in which order."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,12 +11,11 @@ from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.run.database import Run
 from kneematch.web.knee_rows import (
     RowQuery,
+    add_name_filter,
     count_states,
     read_rows,
     row_order,
     rows_of_film,
-    show_decisions,
-    update_decisions,
 )
 
 ALL = list(range(1, 9))
@@ -26,7 +25,7 @@ PLACE = Area(100.0, 100.0, 80.0, 0.0)
 @pytest.fixture
 def run(run_folder: Path) -> Iterator[Run]:
     with Run(run_folder, exclusive=False) as run:
-        show_decisions(run)
+        add_name_filter(run)
         yield run
 
 
@@ -35,11 +34,11 @@ def losses(run: Run, order: list[int]) -> list[float]:
     return [row.found.loss for key in order if (row := rows[key]).found is not None]
 
 
-def decide(run: Run, key: int, state: str, reader: str = "", grade: str = "") -> None:
+def decide(run: Run, key: int, state: str, reader: str = "") -> None:
     row = read_rows(run, [key])[key]
     assert row.found is not None
     area = Area.from_detection(row.found)
-    run.decide(row.film, row.side, Decision(state, area, reader=reader, grade=grade))
+    run.decide(row.film, row.side, Decision(state, area, reader=reader))
 
 
 def remove_knees(run: Run, film: int, left: int, status: str = "ok") -> None:
@@ -121,36 +120,10 @@ def test_row_order_has_added_knees_and_films_without_one(run: Run) -> None:
     assert count_states(run)["rows"] == 5
 
 
-def test_show_decisions_hides_those_of_other_readers(run: Run, run_folder: Path) -> None:
+def test_read_rows_has_the_newest_decision_of_any_reader(run: Run) -> None:
     decide(run, 1, "accepted", "A")
-    decide(run, 2, "rejected", "A")
-    remove_knees(run, 4, 0, "no_knee")
-    run.decide(4, "left", Decision("corrected", PLACE, height_px=90.0, reader="A"))
-    with Run(run_folder, exclusive=False) as second:
-        show_decisions(second, "B")
-        assert row_order(second, RowQuery(shown="decided")) == []
-        assert row_order(second, RowQuery(shown="no_knee")) == [-4]  # A added a knee to it
-        assert count_states(second)["undecided"] == 6
-        assert rows_of_film(second, 4) == []
-        row = read_rows(second, [1])[1]
-        assert (row.state, row.decision, row.readers) == ("undecided", None, None)
-        decide(second, 1, "rejected", "B")
-        update_decisions(second, "B", 1)
-        assert row_order(second, RowQuery(shown="rejected")) == [1]
-        assert row_order(second, RowQuery(shown="differ")) == []  # that would tell
-        second.revoke("B")
-        update_decisions(second, "B", 1)
-        assert row_order(second, RowQuery(shown="decided")) == []
-        assert second.revoke("B") is None
-    assert set(row_order(run, RowQuery(shown="decided"))) == {1, 2, 7}  # as A decided
-
-
-def test_row_order_shows_where_readers_differ_until_somebody_settles_it(run: Run) -> None:
-    for reader, grade in (("A", "2"), ("B", "3")):
-        decide(run, 1, "accepted", reader)
-        decide(run, 2, "accepted", reader, grade)
-        decide(run, 3, "accepted" if reader == "A" else "rejected", reader)
-    assert set(row_order(run, RowQuery(shown="differ"))) == {2, 3}
-    assert read_rows(run, [2])[2].readers == "A: accepted, grade 2; B: accepted, grade 3"
-    decide(run, 2, "accepted")
-    assert row_order(run, RowQuery(shown="differ")) == [3]
+    decide(run, 1, "rejected", "B")
+    assert row_order(run, RowQuery(shown="rejected")) == [1]
+    run.revoke()
+    row = read_rows(run, [1])[1]
+    assert (row.state, row.decision and row.decision.reader) == ("accepted", "A")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
 from film_mouse import drag, on_screen
@@ -16,6 +17,9 @@ from kneematch.films.annotation import save_annotation
 from kneematch.knee.decision import Decision
 from kneematch.knee.quality import ATYPICAL
 from kneematch.run.database import Run
+from kneematch.run.decisions import read_decisions
+from kneematch.web.review import ReviewSession, review_app
+from kneematch.web.server import Credentials
 from kneephantoms.files import write_dicom
 from part_films import part_annotation, part_film, save_film
 from review_page import edit, press, shown
@@ -469,3 +473,35 @@ def test_review_page_speaks_of_areas_in_a_run_of_another_part(
     page.locator("#save-area").click()
     expect(page.locator("#shown")).to_have_text("2 areas")
     assert decisions(out) == [("film.png", "right-2", "corrected")]
+
+
+def test_review_app_keeps_reader_grade_and_note_with_a_decision(
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
+) -> None:
+    session = ReviewSession(run_folder, Path(), "A. Reader")
+    page = open_page(serve(review_app(session)))
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator("#reader")).to_have_text("Reader: A. Reader")
+    expect(page.locator("#facts")).to_contain_text("2 left to review")
+    page.keyboard.press("u")
+    expect(page.locator("#notice")).to_have_text("There is no decision to revoke")
+    page.locator("[name=shown]").select_option("to_review")
+    expect(page.locator("#shown")).to_have_text("2 knees")
+    edit(page)
+    row = page.locator("#editor").get_attribute("data-ready")
+    page.keyboard.press("3")
+    expect(page.locator("#grade")).to_have_value("3")
+    page.locator("#note").fill("=osteophytes, 0")  # digits are typed here
+    page.once("dialog", lambda dialog: dialog.dismiss())  # leaving would lose them
+    page.locator("#next").click()
+    expect(page.locator("#note")).to_have_value("=osteophytes, 0")
+    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
+        page.locator("#accept").click()
+    page.keyboard.press("Escape")
+    expect(page.locator("#facts")).to_contain_text("1 left to review")
+    expect(page.locator(f".card[data-row='{row}'] .line")).to_contain_text("grade 3")
+    with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
+        page.locator("#apply").click()
+    ((_, _, _, decision, _),) = read_decisions(run_folder / "review.csv")
+    told = decision.state, decision.reader, decision.grade, decision.note
+    assert told == ("accepted", "A. Reader", "3", "=osteophytes, 0")

@@ -49,8 +49,7 @@ def annotate(
 def review(
     out: FinishedRun,
     reader: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Your name; decisions of other readers are then hidden."),
+        str, typer.Option(metavar="NAME", help="Your name, stored with each decision.")
     ] = "",
     root: Root = None,
     port: Port = 0,

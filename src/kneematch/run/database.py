@@ -78,7 +78,6 @@ THUMBNAIL_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, jpeg BLOB NOT NULL)"
 )
 HOLDS: Final = "revokes IS NULL AND NOT EXISTS (SELECT 1 FROM decisions r WHERE r.revokes = d.id)"
-READER: Final = "IFNULL(json_extract(d.content, '$.reader'), '')"
 RECORDS: Final = """
 SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.status, f.reason, f.height, f.width,
     f.mm_per_px, f.last_decision, f.made, f.gone, k.side, k.found, k.decided, d.content
@@ -422,7 +421,7 @@ class Run:
             )
 
     def _set_aside(self, film: FilmRecord) -> list[int]:
-        """Revoke corrections, of all readers, that no longer hold; return the rows' numbers."""
+        """Revoke corrections that no longer hold; return the rows' numbers."""
         rows = [
             row
             for side in film.set_aside
@@ -494,22 +493,20 @@ class Run:
                 knees.append(int(knee))
         return knees
 
-    def revoke(self, reader: str = "") -> int | None:
-        """Revoke the newest decision that holds, of a reader or of all; return its knee or None."""
+    def revoke(self) -> int | None:
+        """Revoke the newest decision that holds; return its knee, or None if there is none."""
         with self._transaction():
-            newest = self.newest_decision(reader)
+            newest = self.newest_decision()
             if newest is None:
                 return None
             number, knee, content = newest
             self._add_decision(knee, content, number)
         return knee
 
-    def newest_decision(self, reader: str = "") -> tuple[int, int, str] | None:
-        """Return id, knee and content of the newest decision that holds, of a reader or of all."""
+    def newest_decision(self) -> tuple[int, int, str] | None:
+        """Return id, knee and content of the newest decision that holds; None without one."""
         rows = self.query(
-            f"SELECT id, knee, content FROM decisions d WHERE {HOLDS} AND ? IN ('', {READER}) "  # noqa: S608
-            "ORDER BY id DESC LIMIT 1",
-            reader,
+            f"SELECT id, knee, content FROM decisions d WHERE {HOLDS} ORDER BY id DESC LIMIT 1"  # noqa: S608
         )
         return rows[0] if rows else None
 
@@ -532,7 +529,7 @@ class Run:
             "WHERE k.id = ?",
             knee,
         )
-        state = "" if holds is None else applied_state(found, holds)
+        state = "" if holds is None else _applied_state(found, holds)
         self.sql.execute("UPDATE knees SET state = ? WHERE id = ?", (state, knee))
         return int(added.lastrowid or 0)
 
@@ -557,7 +554,7 @@ class Run:
         return sum(bool(found) or each.state != REJECTED for found, each in decisions)
 
 
-def applied_state(found: str | None, content: str) -> str:
+def _applied_state(found: str | None, content: str) -> str:
     """Return the state of a decision, or "" if it does not apply to the knee that was found."""
     decision = Decision.from_json(content)
     knee = Detection.from_json(found) if found else None

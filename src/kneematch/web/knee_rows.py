@@ -13,7 +13,7 @@ from pydantic import Field
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Decision, add_knee, decide
 from kneematch.knee.detection import CORRECTED, DECISIONS, Detection
-from kneematch.run.database import HOLDS, READER, Run, applied_state
+from kneematch.run.database import Run
 from kneematch.run.film_record import NO_KNEE
 
 UNDECIDED, TO_REVIEW = "undecided", "to_review"
@@ -25,7 +25,7 @@ HAS_REASON: Final = (
 )
 HAS_LATERALITY: Final = (  # as a reviewer said, or else as found
     "COALESCE((SELECT json_extract(content, '$.laterality') FROM decisions "
-    f"WHERE id = shown_knees.decision AND state = '{CORRECTED}'), "
+    f"WHERE id = knees.decision AND state = '{CORRECTED}'), "
     "json_extract(found, '$.laterality')) = ?"
 )
 LACKS_MEASURES: Final = (  # a measure is a list that begins with its value
@@ -34,38 +34,18 @@ LACKS_MEASURES: Final = (  # a measure is a list that begins with its value
 )
 NO_KNEES: Final = (  # a film has none, neither found nor added
     f"status = '{NO_KNEE}' AND NOT EXISTS "
-    f"(SELECT 1 FROM shown_knees WHERE film = films.id AND state = '{CORRECTED}')"
+    f"(SELECT 1 FROM knees WHERE film = films.id AND state = '{CORRECTED}')"
 )
-SAID: Final = f"""
-SELECT MAX(d.id), {READER} AS reader, json_extract(d.content, '$.state')
-    || IFNULL(', grade ' || json_extract(d.content, '$.grade'), '') AS said
-FROM decisions d WHERE d.knee = k.id AND {HOLDS} AND {READER} != '' GROUP BY {READER}
-"""
-# Without a reader's name, the newest decisions of all are shown, and where named readers differ.
-ALL_DECISIONS: Final = f"""
-CREATE TEMP VIEW shown_knees AS
-SELECT k.*, (SELECT group_concat(reader || ': ' || said, '; ') FROM ({SAID})) AS readers,
-    (SELECT COUNT(DISTINCT said) > 1 FROM ({SAID}))
-    AND (SELECT {READER} FROM decisions d WHERE d.id = k.decision) != '' AS differ
-FROM knees k
-"""
-OWN_DECISIONS: Final = """
-CREATE TEMP VIEW shown_knees AS
-SELECT k.id, film, side, found, loss, needs_review, reasons, r.decision,
-    IFNULL(r.state, '') AS state, NULL AS readers, 0 AS differ
-FROM knees k LEFT JOIN readings r ON r.knee = k.id
-"""
 ORDERS: Final = {  # the database has an index for each
     "doubtful": "-needs_review, -loss, film, side",
     "film": "film, side",
 }
 KNEES: Final = """
-SELECT k.id, f.id, f.path, f.height, f.width, f.mm_per_px, k.side, k.found, k.state, d.content,
-    k.readers
-FROM shown_knees k JOIN films f ON f.id = k.film LEFT JOIN decisions d ON d.id = k.decision WHERE {}
+SELECT k.id, f.id, f.path, f.height, f.width, f.mm_per_px, k.side, k.found, k.state, d.content
+FROM knees k JOIN films f ON f.id = k.film LEFT JOIN decisions d ON d.id = k.decision WHERE {}
 """
 FILMS: Final = f"""
-SELECT -id, id, path, height, width, mm_per_px, '', NULL, '', NULL, NULL FROM films
+SELECT -id, id, path, height, width, mm_per_px, '', NULL, '', NULL FROM films
 WHERE status = '{NO_KNEE}' AND -id IN (SELECT value FROM json_each(?))
 """
 
@@ -84,7 +64,6 @@ class RowQuery:
         "accepted",
         "rejected",
         "corrected",
-        "differ",
         "no_knee",
     ] = "all"
     side: Literal["R", "L", "unknown"] | None = None  # the patient's side
@@ -93,10 +72,9 @@ class RowQuery:
 
     def conditions(self) -> dict[str, object]:
         """Return the conditions on knees, each with its value."""
-        states = dict.fromkeys(("all", "decided", "unmeasured", "differ")) | {UNDECIDED: ""}
+        states = dict.fromkeys(("all", "decided", "unmeasured")) | {UNDECIDED: ""}
         given = {
             "state = ?": "" if self.shown == TO_REVIEW else states.get(self.shown, self.shown),
-            "differ = ?": 1 if self.shown == "differ" else None,
             "state != ?": "" if self.shown == "decided" else None,
             HAS_LATERALITY: "" if self.side == "unknown" else self.side,
             "-needs_review = ?": -1 if self.shown == TO_REVIEW else None,
@@ -120,7 +98,6 @@ class Row:
     found: Detection | None  # None for a knee that the reviewer added
     applied: str  # the newest decision, if it applies to the knee
     decision: Decision | None  # the newest one
-    readers: str | None  # what named readers decided; None if the page has a reader's name itself
 
     @property
     def state(self) -> str:
@@ -154,32 +131,10 @@ class Row:
         return replace(decide(self.found, self.decision), needs_review=needed, reasons=reasons)
 
 
-def show_decisions(run: Run, reader: str = "") -> None:
-    """Let the queries see the knees as a reader decided, and nobody else; without a name, as all.
-
-    It prepares the connection of a run, and is called once.
-    """
+def add_name_filter(run: Run) -> None:
+    """Let the queries of a run look for part of a film's name; called once for a connection."""
     run.sql.create_function(
         "has_name", 2, lambda path, part: part in os.fsdecode(path).casefold(), deterministic=True
-    )
-    run.query("CREATE TEMP TABLE readings (knee INTEGER PRIMARY KEY, decision, state)")
-    run.query(OWN_DECISIONS if reader else ALL_DECISIONS)
-    update_decisions(run, reader)
-
-
-def update_decisions(run: Run, reader: str, knee: int | None = None) -> None:
-    """Note what a reader has decided about a knee, or about all; needless without a name."""
-    if not reader:
-        return
-    chosen = run.query(
-        "SELECT k.id, MAX(d.id), k.found, d.content FROM decisions d JOIN knees k ON k.id = d.knee "
-        f"WHERE {HOLDS} AND {READER} = ? AND k.id = IFNULL(?, k.id) GROUP BY k.id",
-        *(reader, knee),
-    )
-    run.query("DELETE FROM readings WHERE knee = IFNULL(?, knee)", knee)
-    run.sql.executemany(
-        "INSERT INTO readings VALUES (?, ?, ?)",
-        [(key, number, applied_state(*texts)) for key, number, *texts in chosen],
     )
 
 
@@ -191,7 +146,7 @@ def row_order(run: Run, query: RowQuery, limit: int = -1) -> list[int]:
     else:
         conditions = query.conditions()
         where, values = " AND ".join([IS_KNEE, *conditions]), list(conditions.values())
-        statement = f"SELECT id FROM shown_knees WHERE {where} ORDER BY {ORDERS[query.sort]}"
+        statement = f"SELECT id FROM knees WHERE {where} ORDER BY {ORDERS[query.sort]}"
     return [key for (key,) in run.query(f"{statement} LIMIT ?", *values, limit)]
 
 
@@ -214,14 +169,10 @@ def rows_of_film(run: Run, film: int) -> list[Row]:
 
 def count_states(run: Run) -> dict[str, int]:
     """Return the number of knees in each state, of all as "rows", and of those left to review."""
-    states = dict(
-        run.query("SELECT state, COUNT(*) FROM shown_knees WHERE state != '' GROUP BY state")
-    )
+    states = dict(run.query("SELECT state, COUNT(*) FROM knees WHERE state != '' GROUP BY state"))
     counts = {state: states.get(state, 0) for state in DECISIONS}
-    ((rows,),) = run.query(f"SELECT COUNT(*) FROM shown_knees WHERE {IS_KNEE}")
-    ((left,),) = run.query(
-        "SELECT COUNT(*) FROM shown_knees WHERE -needs_review = -1 AND state = ''"
-    )
+    ((rows,),) = run.query(f"SELECT COUNT(*) FROM knees WHERE {IS_KNEE}")
+    ((left,),) = run.query("SELECT COUNT(*) FROM knees WHERE -needs_review = -1 AND state = ''")
     undecided = rows - sum(counts.values())
     return {UNDECIDED: undecided, **counts, "rows": rows, TO_REVIEW: left}
 
@@ -235,7 +186,7 @@ def count_reasons(run: Run) -> list[tuple[str, int]]:
 
 
 def _row(cells: tuple[Any, ...]) -> Row:
-    key, film, path, height, width, mm_per_px, side, found, state, decision, readers = cells
+    key, film, path, height, width, mm_per_px, side, found, state, decision = cells
     knee = found and Detection.from_json(found)
     newest = decision and Decision.from_json(decision)
-    return Row(key, film, path, (height, width), mm_per_px, side, knee, state, newest, readers)
+    return Row(key, film, path, (height, width), mm_per_px, side, knee, state, newest)

@@ -46,13 +46,12 @@ from kneematch.run.pipeline import DetectResult
 from kneematch.web.knee_rows import (
     Row,
     RowQuery,
+    add_name_filter,
     count_reasons,
     count_states,
     read_rows,
     row_order,
     rows_of_film,
-    show_decisions,
-    update_decisions,
 )
 from kneematch.web.server import Window, film_jpeg, page_app, read_film
 
@@ -103,9 +102,8 @@ class ReviewSession:
     """The knees of a run and the decisions about them; rows are named by their keys."""
 
     def __init__(self, out: Path, root: Path | None = None, reader: str = "") -> None:
-        """Open the folder `out` of a run; `reader` is named in all decisions.
+        """Open the folder `out` of a run; `reader` is stored with each decision.
 
-        A reader who is named sees no decision of others; otherwise the newest of all are shown.
         Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
         run's template and networks. Raise SettingsError if the folder cannot be reviewed.
         """
@@ -116,7 +114,7 @@ class ReviewSession:
         self._run = Run(out, exclusive=False)
         try:
             ended_run(self._run)
-            show_decisions(self._run, reader)
+            add_name_filter(self._run)
             self.films = [path for _, path in self._run.paths()]
             self.folder = common_folder(self.films)  # left out on cards
             named = self._run.setting("out")
@@ -291,9 +289,7 @@ class ReviewSession:
             decision = self._correction(row, request, request.area)
         decision = replace(decision, reader=self.reader, grade=request.grade, note=request.note)
         with self.run() as run:
-            knee = run.decide(row.film, side, decision)
-            update_decisions(run, self.reader, knee)
-            return knee
+            return run.decide(row.film, side, decision)
 
     def _correction(self, row: Row, request: DecisionRequest, area: Area) -> Decision:
         height, outlines, side, template = None, None, request.side, ""
@@ -309,16 +305,13 @@ class ReviewSession:
     def undo(self) -> Row | None:
         """Revoke the last decision; return its row, or None if there is nothing to revoke."""
         with self.run() as run:
-            knee = run.revoke(self.reader)
-            update_decisions(run, self.reader, knee)
+            knee = run.revoke()
             return None if knee is None else read_rows(run, [knee])[knee]
 
     def apply(self) -> DetectResult:
         """Write the decisions to all files of the run; other requests wait until it has ended."""
-        with self.run() as run:
-            result = apply_review(self.out, root=self.root)
-            update_decisions(run, self.reader)  # corrections may have been set aside
-            return result
+        with self.run():
+            return apply_review(self.out, root=self.root)
 
 
 def review_app(session: ReviewSession) -> FastAPI:
@@ -330,7 +323,7 @@ def review_app(session: ReviewSession) -> FastAPI:
     def start() -> dict[str, Any]:
         with session.run() as run:
             counts, reasons = count_states(run), count_reasons(run)
-            last = run.newest_decision(session.reader)
+            last = run.newest_decision()
         return {
             "run": session.out.resolve().name,
             "reasons": reasons,
@@ -429,8 +422,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
         result = session.apply()
-        counted = f"{result.decisions}, {result.review:,} to review"  # counts of all readers
-        message = "all files are up to date" if session.reader else counted
+        message = f"{result.decisions}, {result.review:,} to review"
         return {"out": str(session.out), "message": message, "problems": result.missing_reasons}
 
 
@@ -447,7 +439,6 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
         "knee": _knee_text(row) if row.side else "",
         "state": row.state,
         "grade": row.decision.grade if row.decision else "",
-        "readers": row.readers or "",
     }
     if not row.has_area:
         return shown | {"reasons": [f"no {session.noun} found"], "laterality": ""}

@@ -17,7 +17,6 @@ from detections import make_record
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.film_record import FilmRecord
-from kneematch.run.outputs.agreement import Agreement
 from kneematch.run.outputs.report import Summary, write_report
 
 Knees = tuple[Detection, Detection]
@@ -318,23 +317,3 @@ def test_summary_ranks_films_by_review_and_their_worst_knee(knees: Knees) -> Non
     assert found.films_to_review == 1
     found = summarise(films(knees, [(0.1, 0.1)] * 9), most_films=4)  # equally bad ones: in order
     assert worst(found) == ["0.dcm", "1.dcm", "2.dcm", "3.dcm"]
-
-
-def test_write_report_compares_readers(tmp_path: Path, knees: Knees) -> None:
-    both = ("A", "<b>B</b>")
-    found = [
-        Agreement(both, "grade", 20, 0.85, 0.8, 0.914),
-        Agreement(both, "accepted, corrected or rejected", 20, 1.0),
-        Agreement(both, "margins of the tibial plateau", 7, sd=1.234, unit="%"),
-    ]
-    path = tmp_path / "report.html"
-    write_report(path, RUN, summarise([make_record(1, *knees)]), lambda film: None, found)
-    told = " ".join(" ".join(Page(path.read_text(encoding="utf-8")).text).split())
-    for line in (
-        "A and <b>B</b> grade the same on 85 % of 20 knees; kappa 0.80, with quadratic weights",
-        "the same on 100 % of 20 knees; kappa is not defined, since both always chose the same",
-        "both corrected 7 knees; the differences have a standard deviation of 1.23 % of the",
-    ):
-        assert line in told
-    page, _ = written(tmp_path, [make_record(1, *knees)])
-    assert "Agreement" not in " ".join(page.text)

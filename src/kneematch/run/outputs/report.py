@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from pathlib import Path
 from statistics import median_low
@@ -24,7 +24,6 @@ from kneematch.knee.detection import Detection
 from kneematch.knee.measure import ANGLE, in_mm
 from kneematch.knee.overlay import COLOURS, TICK
 from kneematch.run.film_record import NO_KNEE, FilmRecord
-from kneematch.run.outputs.agreement import Agreement
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -139,7 +138,6 @@ def write_report(
     run: Mapping[str, Any],
     summary: Summary,
     thumbnail: Callable[[int], bytes | None],
-    agreement: Sequence[Agreement] = (),
     noun: str = "knee",
 ) -> None:
     """Write report.html.
@@ -149,7 +147,6 @@ def write_report(
         run: the content of run.json.
         summary: what is to be shown of the films.
         thumbnail: gives the picture of a film, as JPEG, by its id.
-        agreement: how far readers agree.
         noun: what the run looked for, "knee" or "area".
     """
     listed = (*summary.worst, *summary.failures, *summary.empty)
@@ -167,7 +164,6 @@ def write_report(
         empty=[_card(film, thumbnail(film.id)) for film in summary.empty],
         errors=_about(summary.expected_errors) if summary.trusted else None,
         measures=_measures(summary, run["counts"]["knees"]),
-        agreement=agreement,
         links={
             name: about.replace("knee", noun)
             for name, about in LINKS.items()

@@ -17,7 +17,6 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import REVIEW, write_decisions
 from kneematch.run.film_record import FAILED, FILES, NO_KNEE, UNREADABLE, FilmRecord
-from kneematch.run.outputs.agreement import reader_agreement
 from kneematch.run.outputs.coco import open_coco
 from kneematch.run.outputs.measurements import KNEES, MEASUREMENTS, OUTLINES, open_measurements
 from kneematch.run.outputs.report import Summary, write_report
@@ -83,7 +82,7 @@ def write_outputs(
         "counts": counted,
         "timings_s": {part: round(seconds, 3) for part, seconds in timings.items()},
     }
-    write_report(out / REPORT, facts, summary, run.thumbnail, reader_agreement(run), run.noun)
+    write_report(out / REPORT, facts, summary, run.thumbnail, run.noun)
     run.store(run=facts)
     write_run(facts, out / RUN)
     return counted

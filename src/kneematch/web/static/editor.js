@@ -78,14 +78,14 @@ export class Editor {
 
   async show(row) {
     this.#warn();
-    const { film, name, side, knee, reasons, readers, state } = row;
+    const { film, name, side, knee, reasons, state } = row;
     this.row = row.row;
     this.place.hidden = false;
     delete this.place.dataset.ready;
     this.#set(null);
     $("#knee-film").textContent = name;
     $("#knee-film").title = film;
-    $("#knee-facts").textContent = side ? `${knee}, ${state}${readers && ` (${readers})`}` : say("no knee was found");
+    $("#knee-facts").textContent = side ? `${knee}, ${state}` : say("no knee was found");
     $("#knee-reasons").textContent = reasons.join("; ");
     let areas;
     try {

@@ -171,7 +171,6 @@ filters.addEventListener("input", () => {
 $("#name").textContent = start.run;
 $("#reader").textContent = `Reader: ${start.reader}`;
 $("#reader").hidden = !start.reader;
-$("[value=differ]").hidden = Boolean(start.reader); // a reader does not see what others decided
 $(".measured-run").hidden = !start.measured;
 showCounts(start.counts);
 restoreFilters();
