@@ -18,7 +18,7 @@ PARAMETERS: list[tuple[Callable[..., Any], list[str]]] = [
     (kneematch.train, ["films", "template", "out", "config", "progress"]),
     (kneematch.evaluate, ["films", "out", "config", "progress"]),
     (kneematch.apply, ["out", "root", "decisions", "workers", "progress"]),
-    (kneematch.compare, ["runs", "out", "on", "salt", "force"]),
+    (kneematch.compare, ["runs", "out", "visits", "force"]),
     (kneematch.synth, ["out", "config"]),
     (kneematch.DetectResult.to_dataframe, ["self", "table"]),
     (kneematch.Detection.measure, ["self", "film"]),

@@ -24,8 +24,8 @@ COMMANDS: list[tuple[str, ...]] = [
     ("import-template", "drawn.json", "--film", FILM, "-o", FILM, "--force"),
     ("export-onnx", "-o", "exported"),
     ("annotate", FILM, "--no-browser", "-o", FILM),
-    ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/truth.csv"),
-    ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/phantom-00000.dcm", "--force"),
+    ("compare", "run", "--visits", "pairs.csv", "-o", "films/truth.csv"),
+    ("compare", "run", "--visits", "pairs.csv", "-o", "films/phantom-00000.dcm", "--force"),
 ]
 REFUSALS = (
     "eplace it with --force, or choose another name",

@@ -1,16 +1,12 @@
 """Changes between visits, from tables as runs write them."""
 
-import hashlib
-import hmac
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pydicom import dcmread
-from pydicom.config import IGNORE
-from pydicom.dataelem import DataElement
 
 from detections import make_detection, make_record
 from kneematch.cli.main import main
@@ -20,7 +16,6 @@ from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.config import DetectConfig
 from kneematch.run.outputs.measurements import open_measurements
-from kneephantoms import write_dicom
 from tables import read_table
 
 SIDES = "left", "right"
@@ -60,29 +55,27 @@ def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> P
     return folder
 
 
-def patients(folder: Path, *rows: str, columns: str = "film,patient") -> Path:
-    path = folder / "patients.csv"
+def table(folder: Path, *rows: str, columns: str = "film,patient,visit") -> Path:
+    path = folder / "visits.csv"
     path.write_text("\n".join([columns, *rows, ""]))
     return path
 
 
 def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    # The second patient has no knee in common. A film may have a row per knee, as in knees.csv.
-    on = patients(tmp_path, *["/a/one.dcm,p"] * 2, "1.dcm,p", "two.dcm,q", "2.dcm,q")
-    result = compare_runs(runs, tmp_path / "out.csv", on=on)
+    # The second patient has no knee in common.
+    visits = table(tmp_path, "/a/one.dcm,p,0", "1.dcm,p,1", "two.dcm,q,0", "2.dcm,q,1")
+    result = compare_runs(runs, tmp_path / "out.csv", visits=visits)
     changes = {each.measure: each for each in result.changes}
     assert result.skipped == ["/a/two.dcm, /b/2.dcm: no knee at two visits"]
-    command = ["compare", *map(str, runs), "--on", str(on), "-o", str(tmp_path / "again.csv")]
-    assert main(command) == 1
-    for suffix in (".csv", ".html"):
-        made = [tmp_path.joinpath(name).with_suffix(suffix) for name in ("out", "again")]
-        assert made[0].read_bytes() == made[1].read_bytes()
-    assert (changes["jsw_x250_pct"].knees, changes["jsw_x250_pct"].visit) == (2, str(runs[1]))
+    again = tmp_path / "again.csv"
+    assert main(["compare", *map(str, runs), "--visits", str(visits), "-o", str(again)]) == 1
+    assert again.read_bytes() == (tmp_path / "out.csv").read_bytes()
+    assert (changes["jsw_x250_pct"].knees, changes["jsw_x250_pct"].visit) == (2, "1")
     assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
     assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm
     left, right = read_table(tmp_path / "out.csv")
     assert (left["image_side_before"], left["film_after"]) == ("left", "/b/1.dcm")
-    assert (left["patient"], left["visit_before"], left["visit_after"]) == ("p", *map(str, runs))
+    assert (left["patient"], left["visit_before"], left["visit_after"]) == ("p", "0", "1")
     assert (left["laterality"], left["paired_by"]) == ("", "image_side")
     assert float(left["jsw_x250_pct_change"]) == pytest.approx(-1.5)
     assert float(right["jsw_x250_pct_change"]) == 0
@@ -91,10 +84,11 @@ def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path)
 def test_compare_runs_writes_deviations_and_the_smallest_detectable_change(tmp_path: Path) -> None:
     visits = {
         "first": {"a": [("left", 20), ("right", 8)]},
-        "second": {"a": [("left", 5), ("right", 8)]},
+        "second": {"b": [("left", 5), ("right", 8)]},
     }
     runs = [write_run(tmp_path / name, films) for name, films in visits.items()]
-    result = compare_runs(runs, tmp_path / "out.csv", on=patients(tmp_path, "a,p"))
+    visits = table(tmp_path, "a,p,0", "b,p,1")
+    result = compare_runs(runs, tmp_path / "out.csv", visits=visits)
     measures = knee("left", 20).measures
     assert measures is not None
     left, _ = read_table(tmp_path / "out.csv")
@@ -119,8 +113,8 @@ def test_compare_runs_of_three_visits_begins_where_a_knee_is_first_seen(tmp_path
         for film, knees in widths.items()
     }
     run, columns = write_run(tmp_path / "all", films), "visit,film,patient"
-    on = patients(tmp_path, "12,b,p", "0,a,p", "110,c,p", columns=columns)  # 110 after 12
-    result = compare_runs(run, tmp_path / "out.csv", on=on)
+    visits = table(tmp_path, "12,b,p", "0,a,p", "110,c,p", columns=columns)  # 110 after 12
+    compare_runs(run, tmp_path / "out.csv", visits=visits)
     found = [
         (
             row["laterality"],
@@ -132,54 +126,15 @@ def test_compare_runs_of_three_visits_begins_where_a_knee_is_first_seen(tmp_path
     ]
     expected = [("R", "0", "12", -0.4), ("R", "0", "110", -1.2), ("L", "12", "110", -0.4)]
     assert found == expected
-    page = result.page.read_text()
-    assert page.count("<figure>") == 2 + 2  # all knees, medial and lateral; each of two knees
-    with pytest.raises(SettingsError, match="lacks the columns film and patient and visit"):
-        compare_runs(run, tmp_path / "new.csv", on=patients(tmp_path, "a,p"))
 
 
 def test_compare_runs_pairs_films_of_single_knees_of_a_visit(tmp_path: Path) -> None:
-    films = {"r": [("left", 9, "R")], "l": [("left", 8, "L")]}
-    runs = [write_run(tmp_path / name, films) for name in ("first", "second")]
-    compare_runs(runs, tmp_path / "out.csv", on=patients(tmp_path, "r,p", "l,p"))
+    single = {"r": [("left", 9, "R")], "l": [("left", 8, "L")]}
+    films = {f"{film}{visit}": knees for visit in range(2) for film, knees in single.items()}
+    visits = table(tmp_path, *(f"{film},p,{film[1]}" for film in films))
+    compare_runs(write_run(tmp_path / "run", films), tmp_path / "out.csv", visits=visits)
     rows = read_table(tmp_path / "out.csv")
-    assert [(row["laterality"], row["film_after"]) for row in rows] == [("R", "r"), ("L", "l")]
-
-
-def test_compare_runs_knows_patients_by_a_hash_of_their_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pixels = np.random.default_rng(0).random((40, 40), dtype=np.float32)
-    first = "SECRET-1" * 9  # longer than numbers may be
-    numbers = {"one": first, "two": first, "other": "SECRET-2", "none": ""}
-    for name, number in numbers.items():
-        write_dicom(tmp_path / f"{name}.dcm", pixels, mm_per_px=None, laterality="B")
-        dataset = dcmread(tmp_path / f"{name}.dcm")
-        dataset["PatientID"] = DataElement("PatientID", "LO", number, validation_mode=IGNORE)
-        dataset.save_as(tmp_path / f"{name}.dcm")
-    salt = tmp_path / "salt"
-    salt.write_text("a secret of the user\n")
-    seen = [("left", 9, "R")]
-    visits = ({"one.dcm": seen}, {"two.dcm": seen, "other.dcm": seen, "none.dcm": seen})
-    runs = [write_run(tmp_path / str(k), films) for k, films in enumerate(visits)]
-    command = ["compare", *map(str, runs), "--salt", str(salt), "--force"]
-    assert main([*command, "-o", str(tmp_path / "out.csv")]) == 1
-    (row,) = read_table(tmp_path / "out.csv")
-    assert (row["film_before"], row["film_after"]) == ("one.dcm", "two.dcm")
-    expected = hmac.new(b"a secret of the user", first.encode(), hashlib.sha256).hexdigest()
-    assert row["patient"] == expected[:16]
-    said = capsys.readouterr()
-    assert "none.dcm: its header has no PatientID" in said.err
-    files = [tmp_path / name for name in ("out.csv", "out.html")]
-    for text in (said.out, said.err, *(file.read_text() for file in files)):
-        assert "SECRET" not in text
-    salt.write_bytes(b"short\n")
-    assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
-    assert "The key of --salt needs 16 or more bytes" in capsys.readouterr().err
-    salt.unlink()
-    assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
-    assert "salt cannot be read: No such file" in capsys.readouterr().err
+    assert [(row["laterality"], row["film_after"]) for row in rows] == [("R", "r1"), ("L", "l1")]
 
 
 @pytest.mark.parametrize(
@@ -205,12 +160,12 @@ def test_compare_runs_pairs_knees_by_laterality(
         write_run(tmp_path / film, {film: [(s, 9, k) for s, k in zip(SIDES, known, strict=False)]})
         for film, known in (("a", before), ("b", after))
     ]
-    out, on = tmp_path / "out.csv", patients(tmp_path, "a,p", "b,p")
+    out, visits = tmp_path / "out.csv", table(tmp_path, "a,p,0", "b,p,1")
     if not expected:
         with pytest.raises(SettingsError, match="a, b: no knee at two visits"):
-            compare_runs(folders, out, on=on)
+            compare_runs(folders, out, visits=visits)
         return
-    assert compare_runs(folders, out, on=on).knees == len(expected)
+    assert compare_runs(folders, out, visits=visits).knees == len(expected)
     names = "image_side_before", "image_side_after", "laterality", "paired_by"
     assert [" ".join(row[name] for name in names) for row in read_table(out)] == expected
 
@@ -219,58 +174,78 @@ def test_compare_skips_films_without_a_measured_knee_and_lists_ten(
     runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.csv"
-    command = ["compare", *map(str, runs), "-o", str(out), "--on"]
-    lost = [",p", *(f"hand-{k}.dcm,q" for k in range(11)), "2.dcm,"]
-    assert main([*command, str(patients(tmp_path, *lost, "one.dcm,p", "1.dcm,p"))]) == 1
+    command = ["compare", *map(str, runs), "-o", str(out), "--visits"]
+    lost = [",p,0", *(f"hand-{k}.dcm,q,0" for k in range(11)), "2.dcm,,1", "two.dcm,q,"]
+    assert main([*command, str(table(tmp_path, *lost, "one.dcm,p,0", "1.dcm,p,1"))]) == 1
     said = capsys.readouterr()
     assert "skipped: an empty cell: no film with a measured knee\n" in said.err
     assert said.err.count("skipped: hand-") == 9
-    assert "3 more films or patients skipped" in said.err
+    assert "4 more films or patients skipped" in said.err
     assert f"{out}: 2 changes" in said.out
     assert [row["film_before"] for row in read_table(out)] == ["/a/one.dcm"] * 2
-    for suffix in (".csv", ".html"):
-        out.with_suffix(suffix).unlink()
-    assert main([*command, str(patients(tmp_path, *lost))]) == 2
+    out.unlink()
+    assert main([*command, str(table(tmp_path, *lost))]) == 2
     assert "measured at two visits: an empty cell" in capsys.readouterr().err
     assert not out.exists()
 
 
-def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
-    runs: tuple[Path, Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (["three.dcm,p,0"], "three.dcm: no film with a measured knee"),
+        (["/a/one.dcm,p,0"] * 2, "Several rows are about the film '/a/one.dcm'"),
+        (["same.dcm,p,0"], "The runs have several films same.dcm"),  # in two folders
+        (["/both.dcm,p,0"], "The runs have several films /both.dcm"),  # in two runs
+        (["", "one.dcm,p"], "row 3 has 2 cells instead of 3"),
+    ],
+)
+def test_compare_runs_refuses_films_that_are_not_one_of_the_runs(
+    runs: tuple[Path, Path], rows: list[str], reason: str, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out.csv"
-    with pytest.raises(SettingsError, match=r"three\.dcm: no film with a measured knee"):
-        compare_runs(runs, out, on=patients(tmp_path, "three.dcm,p"))
-    other = tmp_path / "other.csv"
+    one = [("left", 9)]
+    more = [{"/c/same.dcm": one, "/d/same.dcm": one, "/both.dcm": one}, {"/both.dcm": one}]
+    folders = [*runs, *(write_run(tmp_path / str(k), films) for k, films in enumerate(more))]
+    with pytest.raises(SettingsError, match=re.escape(reason)):
+        compare_runs(folders, tmp_path / "out.csv", visits=table(tmp_path, *rows))
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_compare_runs_takes_the_film_of_a_path_before_those_of_its_name(tmp_path: Path) -> None:
+    films = {film: [("left", 9)] for film in ("/a/1.dcm", "/b/1.dcm", "/b/2.dcm")}
+    run, out = write_run(tmp_path / "run", films), tmp_path / "out.csv"
+    compare_runs(run, out, visits=table(tmp_path, "/a/1.dcm,p,0", "2.dcm,p,1"))
+    (row,) = read_table(out)
+    assert (row["film_before"], row["film_after"]) == ("/a/1.dcm", "/b/2.dcm")
+
+
+def test_compare_runs_refuses_what_is_no_table(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    out, other = tmp_path / "out.csv", tmp_path / "other.csv"
     for text, reason in (
-        ("a,b\n", "lacks the columns film and patient"),
+        ("a,film\n", "it lacks the columns patient, visit"),
         ("", "it is empty"),
-        ("film,patient\n\none.dcm\n", "row 3 has 1 cells instead of 2"),
     ):
         other.write_text(text)
         with pytest.raises(SettingsError, match=reason):
-            compare_runs(runs, out, on=other)
-    with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
-        compare_runs((tmp_path, runs[1]), out, on=patients(tmp_path))
-    with pytest.raises(SettingsError, match="table of patients"):
-        compare_runs(runs, out)
+            compare_runs(runs, out, visits=other)
+    with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv.*`measure`"):
+        compare_runs((tmp_path, runs[1]), out, visits=table(tmp_path))
+    with pytest.raises(SettingsError, match=r"No such file: .*none\.csv"):
+        compare_runs(runs, out, visits=tmp_path / "none.csv")
     assert not out.exists()
 
 
 def test_compare_runs_replaces_no_table_that_it_reads_and_others_with_force_only(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    on, out = patients(tmp_path, "/a/one.dcm,p", "1.dcm,p"), tmp_path / "out.csv"
-    for path in (on, runs[0] / "measurements.csv", runs[1] / "measurements.csv"):
+    visits, out = table(tmp_path, "/a/one.dcm,p,0", "1.dcm,p,1"), tmp_path / "out.csv"
+    for path in (visits, runs[0] / "measurements.csv", runs[1] / "measurements.csv"):
         before = path.read_bytes()
         with pytest.raises(SettingsError, match="one of the tables to compare"):
-            compare_runs(runs, path, on=on, force=True)
+            compare_runs(runs, path, visits=visits, force=True)
         assert path.read_bytes() == before
-    for path in (out, out.with_suffix(".html")):
-        path.write_text("mine")
-        with pytest.raises(SettingsError, match="with `force`"):
-            compare_runs(runs, out, on=on)
-        assert path.read_text() == "mine"
-        compare_runs(runs, out, on=on, force=True)
-        assert path.read_text() != "mine"
-        out.unlink()
+    out.write_text("mine")
+    with pytest.raises(SettingsError, match="with `force`"):
+        compare_runs(runs, out, visits=visits)
+    assert out.read_text() == "mine"
+    compare_runs(runs, out, visits=visits, force=True)
+    assert out.read_text() != "mine"

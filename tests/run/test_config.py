@@ -25,9 +25,7 @@ from kneematch.run.config import DetectConfig, config_from_json
         ({"mm_per_px": 0.0}, "`mm_per_px`"),
         ({"side_from_name": "_([RL]"}, "`side_from_name`"),
         ({"side_from_name": "_[RL]_"}, "group"),
-        ({"measure": True, "visit_from_path": "("}, "`visit_from_path`"),
-        ({"patient_from_path": "(P)"}, "`patient_from_path` needs `measure`"),
-        ({"measure": True, "hash_patients": "key"}, "needs `patient_from_path`"),
+        ({"magnification": 1.1}, "`magnification` needs `measure`"),
     ],
 )
 def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:

@@ -188,46 +188,29 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUNS",
-            help="Output folders of `detect --measure`: one for each visit, the first visit first, "
-            "or one for all.",
+            metavar="RUN",
+            help="Output folders of `detect --measure`, such as one for each visit.",
         ),
     ],
-    on: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV with a row per film and the columns film, patient and, for a single run, "
-            "visit.",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    salt: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with a secret text; tells patients apart by their PatientID, of which only "
-            "the hash with this text is written.",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    out: Annotated[
+    visits: Annotated[
         Path,
         typer.Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="Table to write, with plots beside it, NAME.html.",
-            rich_help_panel=OUTPUT,
+            metavar="TABLE",
+            help="CSV with a row per film and the columns film, patient and visit.",
+            rich_help_panel=INPUT,
         ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", metavar="FILE", help="Table to write.", rich_help_panel=OUTPUT),
     ] = Path("changes.csv"),
     force: Force = False,
 ) -> None:
-    """Compare the measures of the same knees at two or more visits; draw how they changed."""
+    """Compare the measures of the same knees at two or more visits."""
     from kneematch.evaluation.longitudinal import compare_runs
 
     with writing(out):
-        result = compare_runs(runs, out, on=on, salt=salt, force=force)
+        result = compare_runs(runs, out, visits=visits, force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             sd, sdc = ("unknown" if n is None else f"{n:.3f}" for n in (each.sd, each.sdc))
@@ -237,7 +220,6 @@ def compare(
                 f"than the smallest detectable change, {sdc}"
             )
     typer.echo(f"{shown(out)}: {_number(result.knees, 'change')}")
-    typer.echo(f"Next: open {shlex.quote(shown(result.page))}")
     reasons = [f"skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
     print_first_errors(reasons, len(result.skipped), "skipped", what="films or patients")
     if result.skipped:

@@ -10,15 +10,12 @@ from pathlib import Path, PurePath
 from statistics import fmean, stdev
 from typing import Final
 
-from kneematch.errors import FilmError, SettingsError
-from kneematch.evaluation.longitudinal_page import write_page
+from kneematch.errors import SettingsError
 from kneematch.films.csv_text import Cell, read_csv_file
 from kneematch.films.files import check_suffix, refuse_existing
-from kneematch.films.radiograph import silent
-from kneematch.films.read import read_header
 from kneematch.knee.measure import PERCENT, UNITS
 from kneematch.options import as_path, check_type
-from kneematch.run.outputs.measurements import MEASUREMENTS, MM, hash_patient, read_key
+from kneematch.run.outputs.measurements import MEASUREMENTS, MM
 from kneematch.run.outputs.tables import Columns, open_tables
 
 BEFORE, AFTER = "before", "after"
@@ -64,136 +61,91 @@ class LongitudinalComparison:
     knees: int  # rows of the table
     changes: list[Change]
     skipped: list[str]  # films and patients without a knee to compare, and why
-    page: Path  # with the plots
 
 
 def compare_runs(
     runs: Paths,
     out: str | os.PathLike[str],
     *,
-    on: str | os.PathLike[str] | None = None,
-    salt: str | os.PathLike[str] | None = None,
+    visits: str | os.PathLike[str],
     force: bool = False,
 ) -> LongitudinalComparison:
-    """Write how every measure of every knee has changed since its first visit, and plots of it.
+    """Write how every measure of every knee has changed since its first visit.
 
     Knees are paired by the patient's side, or by the half of the picture where a visit does not
-    know the patient's side.
+    know the patient's side. Visits are in the order of their numbers, or else of their texts.
 
     Args:
-        runs: folder of a measured run; or several, one for each visit, the first visit first.
-        out: table to write, NAME.csv; the page with plots is NAME.html.
-        on: CSV with the columns `film` (as in the runs, or the file's name), `patient` (not needed
-            with a salt) and, unless each run is a visit, `visit`; knees.csv may be one.
-        salt: file with a secret text; patients are then known by the PatientID of their films'
-            headers, of which only the hash with this text is written.
-        force: replace files of these names.
+        runs: folder of a measured run, or several of different films.
+        out: table to write, NAME.csv.
+        visits: CSV with a row per film and the columns `film` (as in the run, or the file's name),
+            `patient` and `visit`.
+        force: replace a file of this name.
 
     Raises:
-        SettingsError: a file exists, is missing or has no such columns, or no knee can be compared.
+        SettingsError: the file exists, a table is missing or cannot be used, or no knee can be
+            compared.
     """
     check_type("runs", runs, str | os.PathLike[str] | Iterable)
     named = [runs] if isinstance(runs, str | os.PathLike) else runs
     folders, out = [as_path("runs", run) for run in named], as_path("out", out)
-    table = None if on is None else as_path("on", on)
-    if table is None and (salt is None or len(folders) < 2):
-        raise SettingsError("Name a table of patients (--on), or --salt and a run for each visit.")
-    page = out.with_suffix(".html")
-    _check_out(out, page, [*folders, *([table] if table else [])], force=force)
-    films = _Films(folders, table, None if salt is None else as_path("salt", salt))
+    table = as_path("visits", visits)
+    check_suffix(out, ".csv", "a table")
+    if os.path.lexists(out) and not force:
+        refuse_existing(out)
+    inputs = [table, *(folder / MEASUREMENTS[0] for folder in folders)]
+    if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
+        raise SettingsError(f"{out} is one of the tables to compare. Choose another name.")
+    patients, skipped = _knees_by_patient(folders, table)
+    stated = {knee["visit"] for knees in patients.values() for knee in knees}
+    order = sorted(stated, key=lambda visit: (_number(visit) is None, _number(visit) or 0, visit))
     rows: list[dict[str, Cell]] = []
-    for patient, knees in films.patients().items():
-        found = [row | {"patient": patient} for row in _compare_visits(knees, films.visits)]
-        rows += found
-        if not found:
-            unpaired = ", ".join(sorted({knee["film"] for knee in knees}))
-            films.skipped.append(f"{unpaired}: no knee at two visits")
+    for patient, knees in patients.items():
+        compared = [row | {"patient": patient} for row in _compare_visits(knees, order)]
+        rows += compared
+        if not compared:
+            films = ", ".join(sorted({knee["film"] for knee in knees}))
+            skipped.append(f"{films}: no knee at two visits")
     if not rows:
-        why = "".join(f": {reason}" for reason in films.skipped[:1])
+        why = "".join(f": {reason}" for reason in skipped[:1])
         raise SettingsError(f"No knee was measured at two visits{why}.")
     with open_tables([out], COLUMNS) as add:
         for row in rows:
             add(row)
-    changes = list(_summary(rows, films.visits))
-    write_page(page, rows, changes, films.visits)
-    return LongitudinalComparison(len(rows), changes, films.skipped, page)
+    return LongitudinalComparison(len(rows), list(_summary(rows, order)), skipped)
 
 
-def _check_out(out: Path, page: Path, inputs: Sequence[Path], *, force: bool) -> None:
-    """Raise SettingsError if a file would replace one that is read, or another without force."""
-    check_suffix(out, ".csv", "a table")
-    for path in (out, page):
-        if os.path.lexists(path) and not force:
-            refuse_existing(path)
-    read = [path / MEASUREMENTS[0] if path.is_dir() else path for path in inputs]
-    if out.exists() and any(path.exists() and path.samefile(out) for path in read):
-        raise SettingsError(f"{out} is one of the tables to compare. Choose another name.")
-
-
-class _Films:
-    """The measured films of runs, with the patient and the visit of each."""
-
-    def __init__(self, folders: Sequence[Path], table: Path | None, salt: Path | None) -> None:
-        self.skipped: list[str] = []
-        self.secret = None if salt is None else read_key(salt, "--salt")
-        needed = {"film": True, "patient": salt is None, "visit": len(folders) < 2}
-        rows = _read(table, [name for name in needed if needed[name]]) if table else ()
-        once = {tuple(map(row.get, needed)): row for row in rows}  # knees.csv repeats films
-        self.listed = list(once.values()) if table else None
-        self.runs = {str(folder): _knees_by_film(folder) for folder in folders}
-        stated = {row["visit"] for row in self.listed or () if "visit" in row}
-        ordered = sorted(stated, key=lambda v: (_number(v) is None, _number(v) or 0, v))
-        self.visits = ordered or list(self.runs)
-
-    def patients(self) -> dict[str, list[KneeRow]]:
-        """Return the knees of each patient; those that cannot be used are added to `skipped`."""
-        patients: dict[str, list[KneeRow]] = defaultdict(list)
-        for run, film, row in self._named():
-            visit = row.get("visit", run)
-            try:
-                patient = row["patient"] if self.secret is None else self._hashed_patient(film)
-                if not (patient and visit):
-                    raise LookupError("the table names no patient or no visit")
-            except LookupError as error:
-                self.skipped.append(f"{film}: {error.args[0]}")
-            else:
-                patients[patient] += [{**knee, "visit": visit} for knee in self.runs[run][film]]
-        return patients
-
-    def _named(self) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-        """Yield runs and films, each with its row in the table, empty where there is none."""
-        if self.listed is None:
-            yield from ((run, film, {}) for run, knees in self.runs.items() for film in knees)
-            return
-        names: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for run, film in ((run, film) for run, knees in self.runs.items() for film in knees):
-            names[run, PurePath(film).name].append(film)
-        for row in self.listed:
-            name = row["film"]
-            found = [
-                (run, film)
-                for run, knees in self.runs.items()
-                for film in ([name] if name in knees else names[run, PurePath(name).name])
-            ]
-            if len({run for run, _ in found}) == len(found) > 0:
-                yield from ((run, film, row) for run, film in found)
-            else:
-                why = "several films of this name" if found else "no film with a measured knee"
-                self.skipped.append(f"{name or 'an empty cell'}: {why}")
-
-    def _hashed_patient(self, film: str) -> str:
-        """Return the hash of a film's PatientID, which leaves the header in no other form."""
-        from kneematch.films.dicom import header_text  # importing pydicom takes 0.1 s
-
-        try:
-            header = read_header(film)
-        except FilmError as error:
-            raise LookupError("its header cannot be read") from error
-        with silent():
-            number = None if header is None else header_text(header, "PatientID")
-        if not number or self.secret is None:
-            raise LookupError("its header has no PatientID")
-        return hash_patient(number, self.secret)
+def _knees_by_patient(
+    folders: Sequence[Path], table: Path
+) -> tuple[dict[str, list[KneeRow]], list[str]]:
+    """Return the measured knees of each patient with their visits, and the films left out."""
+    listed: dict[str, dict[str, str]] = {}
+    for row in _read(table, ("film", "patient", "visit")):
+        if listed.setdefault(row["film"], row) is not row:
+            raise SettingsError(f"{table}: Several rows are about the film '{row['film']}'.")
+    patients: dict[str, list[KneeRow]] = defaultdict(list)
+    measured: dict[str, tuple[int, str]] = {}  # run and film by the name in the table
+    for run, folder in enumerate(folders):
+        for knee in _read(folder / MEASUREMENTS[0], ("film", SIDE, LATERALITY)):
+            film = knee["film"]
+            name = film if film in listed else PurePath(film).name
+            if name not in listed:
+                continue
+            if measured.setdefault(name, (run, film)) != (run, film):
+                raise SettingsError(
+                    f"{table}: The runs have several films {name}. Name films by their paths, each "
+                    "of them in one run only."
+                )
+            patient, visit = listed[name]["patient"], listed[name]["visit"]
+            if patient and visit:
+                patients[patient].append({**knee, "visit": visit})
+    skipped = []
+    for name, row in listed.items():
+        if name not in measured:
+            skipped.append(f"{name or 'an empty cell'}: no film with a measured knee")
+        elif not (row["patient"] and row["visit"]):
+            skipped.append(f"{name}: the table names no patient or no visit")
+    return patients, skipped
 
 
 def _compare_visits(knees: Sequence[KneeRow], order: Sequence[str]) -> Iterator[dict[str, Cell]]:
@@ -264,8 +216,8 @@ def _deviation(knee: KneeRow, name: str) -> float | None:
 def _summary(rows: Sequence[Mapping[str, Cell]], visits: Sequence[str]) -> Iterator[Change]:
     for name in VALUES:
         for visit in visits:
-            chosen = [row for row in rows if row["visit_after"] == visit]
-            found = [row for row in chosen if row.get(f"{name}_change") is not None]
+            later = [row for row in rows if row["visit_after"] == visit]
+            found = [row for row in later if row.get(f"{name}_change") is not None]
             if not found:
                 continue
             changes = [float(row[f"{name}_change"] or 0) for row in found]
@@ -283,14 +235,6 @@ def _summary(rows: Sequence[Mapping[str, Cell]], visits: Sequence[str]) -> Itera
             )
 
 
-def _knees_by_film(folder: Path) -> dict[str, list[KneeRow]]:
-    """Return the measured knees of a run by film."""
-    knees: dict[str, list[KneeRow]] = defaultdict(list)
-    for row in _read(folder / MEASUREMENTS[0], ("film", SIDE, LATERALITY)):
-        knees[row["film"]].append(row)
-    return knees
-
-
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a table that has these columns, by column."""
     if not path.is_file():
@@ -298,8 +242,8 @@ def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         raise SettingsError(f"No such file: {path}.{runs}")
     try:
         header, rows = read_csv_file(path)
-        if not set(columns) <= set(header):
-            raise ValueError(f"it lacks the columns {' and '.join(columns)}")
+        if missing := [name for name in columns if name not in header]:
+            raise ValueError(f"it lacks the columns {', '.join(missing)}")
         for number, row in enumerate(rows, start=2):
             if len(row) not in (0, len(header)):  # an empty line has no cells
                 raise ValueError(f"row {number} has {len(row)} cells instead of {len(header)}")

@@ -94,24 +94,6 @@ class DetectConfig:
 
     force: bool = options.force_option()
     measure: bool = _output(False, help="Measure the joint space and the alignment of every knee.")
-    patient_from_path: str | None = _output(
-        None,
-        help="Regular expression whose first group is the patient in the paths of films, for the "
-        "column patient of knees.csv.",
-        metavar="PATTERN",
-    )
-    visit_from_path: str | None = _output(
-        None,
-        help="Regular expression whose first group is the visit in the paths of films, for the "
-        "column visit of knees.csv.",
-        metavar="PATTERN",
-    )
-    hash_patients: str | None = _output(
-        None,
-        help="File with a secret key of 16 or more bytes; knees.csv has hashes made with it in "
-        "place of patients.",
-        metavar="FILE",
-    )
     magnification: float | None = _output(
         None,
         help="Magnification of the films, by which lengths in mm are divided.",
@@ -179,9 +161,8 @@ class DetectConfig:
             raise SettingsError("--model was trained for one --template; name that one only.")
         if self.mm_per_px is not None and not 0 < self.mm_per_px < 10:
             raise SettingsError("--mm-per-px must be a pixel spacing above 0 and below 10 mm.")
-        for name in ("side_from_name", "patient_from_path", "visit_from_path"):
-            if (pattern := getattr(self, name)) is not None:
-                check_pattern(f"--{name.replace('_', '-')}", pattern)
+        if self.side_from_name is not None:
+            _check_side_pattern(self.side_from_name)
         if self.part_id >= self.num_parts:
             raise SettingsError(
                 f"--part-id must be from 0 to {self.num_parts - 1}, since --num-parts is "
@@ -189,8 +170,7 @@ class DetectConfig:
             )
         needed = {
             "crops": ["crop_mm", "crop_spacing", "crop_px", "mirror"],
-            "measure": ["magnification", "outlines", "patient_from_path", "visit_from_path"],
-            "patient_from_path": ["hash_patients"],
+            "measure": ["magnification", "outlines"],
         }
         for name, dependent in needed.items():
             for each in dependent:
@@ -284,18 +264,6 @@ class DetectConfig:
             files[f"template_film{ending}"] = load_annotation(template).film
         return {name: content_hash(path) for name, path in files.items()}
 
-    def patient_key(self) -> bytes | None:
-        """Return the key that patients are hashed with; None if they are not.
-
-        Raises:
-            SettingsError: it cannot be read, or is too short.
-        """
-        if self.hash_patients is None:
-            return None
-        from kneematch.run.outputs.measurements import read_key
-
-        return read_key(self.hash_patients, "--hash-patients")
-
     def outline_hash(self) -> dict[str, str]:
         """Return the SHA-256 of the outline network, after checking that it can be used."""
         from kneematch.films.files import content_hash
@@ -306,14 +274,16 @@ class DetectConfig:
         return {"outlines": content_hash(self.outlines or OUTLINES_FILE)}
 
 
-def check_pattern(option: str, pattern: str) -> None:
-    """Raise SettingsError unless the text of an option is a regular expression with a group."""
+def _check_side_pattern(pattern: str) -> None:
+    """Raise SettingsError unless --side-from-name is a regular expression with a group."""
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise SettingsError(f"{option} is no regular expression: {error}.") from error
+        raise SettingsError(f"--side-from-name is no regular expression: {error}.") from error
     if groups < 1:
-        raise SettingsError(f"{option} needs a group around what is meant, such as '_([RL])_'.")
+        raise SettingsError(
+            "--side-from-name needs a group around what is meant, such as '_([RL])_'."
+        )
 
 
 def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:

@@ -1,22 +1,16 @@
-"""Tests of a knee's row in measurements.csv."""
+"""Tests of a knee's row in measurements.csv and knees.csv."""
 
-import csv
-import hmac
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from kneematch.errors import SettingsError
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.config import DetectConfig
 from kneematch.run.film_record import OK, FilmRecord
 from kneematch.run.outputs.measurements import measurement_values, open_measurements
-
-KEY = b"sixteen bytes or more"
+from tables import read_table
 
 
 def test_measurement_values_say_where_minima_lie() -> None:
@@ -61,40 +55,15 @@ def test_measurement_values_name_a_compartment_without_measures(
     assert values["reason"] == f"{expected}tibiofemoral_angle: shaft too short"
 
 
-def write_knees(folder: Path, film: str, **settings: Any) -> dict[str, str]:
-    """Write a knee of a film to the tables of a run; return its row of knees.csv."""
+def test_open_measurements_writes_the_main_measures_to_knees_csv(tmp_path: Path) -> None:
     x = np.linspace(0, 200, 11)
     tibia = np.stack([x, np.full_like(x, 100.0)], axis=1)
     outlines = Outlines(tibia - [0, 20], tibia, "left")
-    with open_measurements(folder, DetectConfig(measure=True, **settings)) as add:
-        add(FilmRecord(1, film, "name", status=OK, knees=(measured(outlines),)))
-    with (folder / "knees.csv").open(newline="", encoding="utf-8") as file:
-        (row,) = csv.DictReader(file)
-    return row
-
-
-def test_open_measurements_takes_patient_and_visit_from_the_path(tmp_path: Path) -> None:
-    film, patterns = "study/P0042/v2/P0042.dcm", {"patient_from_path": "/(P[0-9]+)/"}
-    row = write_knees(tmp_path, film)
-    assert (row["patient"], row["visit"], row["film"]) == ("", "", film)
-    row = write_knees(tmp_path, film, visit_from_path="/v([0-9])/", **patterns)
-    assert (row["patient"], row["visit"], row["film"]) == ("P0042", "2", film)
-    assert write_knees(tmp_path, "other.dcm", **patterns)["patient"] == ""
-
-
-def test_open_measurements_hashes_patients_with_a_key(tmp_path: Path) -> None:
-    key, settings = tmp_path / "key", {"patient_from_path": "(P[0-9]+)"}
-    key.write_bytes(KEY + b"\r\n")  # of the editor
-    row = write_knees(tmp_path, "a/P0042/P0042.dcm", hash_patients=str(key), **settings)
-    assert row["patient"] == hmac.new(KEY, b"P0042", "sha256").hexdigest()[:16]
-    assert row["film"] == f"a/{row['patient']}/{row['patient']}.dcm"
-    row = write_knees(tmp_path, "a/p0042.dcm", hash_patients=str(key), **settings)
-    assert row["film"] == hmac.new(KEY, b"a/p0042.dcm", "sha256").hexdigest()[:16]
-    assert row["patient"] == ""
-    for wrong, message in ((b"short", "16 or more bytes"), (None, "cannot be read")):
-        key.unlink() if wrong is None else key.write_bytes(wrong)
-        with pytest.raises(SettingsError, match=message):
-            write_knees(tmp_path, "P1.dcm", hash_patients=str(key), **settings)
-    os.mkfifo(key)  # which is not waited for
-    with pytest.raises(SettingsError, match="cannot be read"):
-        write_knees(tmp_path, "P1.dcm", hash_patients=str(key), **settings)
+    with open_measurements(tmp_path, DetectConfig(measure=True)) as add:
+        add(FilmRecord(1, "a/film.dcm", "name", status=OK, knees=(measured(outlines),)))
+    (row,) = read_table(tmp_path / "knees.csv")
+    assert (row["film"], row["image_side"], row["jsw_minimum_pct"]) == (
+        "a/film.dcm",
+        "right",
+        "10.0000",
+    )

@@ -1,18 +1,13 @@
 """Measures of a run as CSV and Parquet, one row per knee, and outlines as JSON."""
 
-import hmac
 import json
-import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from kneematch.errors import SettingsError
 from kneematch.films.csv_text import Cell
-from kneematch.films.files import open_regular
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.knee.measure import (
     ANGLE,
@@ -45,7 +40,6 @@ OUTLINES: Final = "outlines.json"
 FORMAT: Final = "kneematch-outlines/2"
 MM: Final = {"pct": "mm", "pct2": "mm2"}
 DECIMALS: Final = 4
-HASH_DIGITS: Final = 16  # two of a million patients share one with odds of 1 in 37 million
 
 COLUMNS: Final[Columns] = {
     **dict.fromkeys(("film", "image_side", "laterality", "medial")),
@@ -64,7 +58,6 @@ COLUMNS: Final[Columns] = {
     "reason": None,
 }
 
-SHORTEST_KEY: Final = 16  # bytes
 # knees.csv: what a statistician opens first.
 MAIN: Final = (
     *("jsw_minimum_pct", "jsw_minimum_mm", "jsw_medial_minimum_pct", "jsw_lateral_minimum_pct"),
@@ -72,7 +65,7 @@ MAIN: Final = (
     *("joint_line_angle_deg", "tibiofemoral_angle_deg"),
 )
 KNEE_COLUMNS: Final[Columns] = {
-    **dict.fromkeys(("patient", "visit", "film", "image_side", "laterality", "medial")),
+    **dict.fromkeys(("film", "image_side", "laterality", "medial")),
     "plateau_width_mm": DECIMALS,
     **dict.fromkeys(MAIN, DECIMALS),
     **dict.fromkeys(("review", "reason", "decision")),
@@ -85,7 +78,6 @@ def open_measurements(folder: Path, config: DetectConfig) -> Iterator[Callable[[
 
     These are measurements.csv, measurements.parquet, knees.csv and outlines.json.
     """
-    key = config.patient_key()
     with (
         open_tables([folder / name for name in MEASUREMENTS], COLUMNS) as add_row,
         open_tables([folder / KNEES], KNEE_COLUMNS) as add_main,
@@ -100,8 +92,7 @@ def open_measurements(folder: Path, config: DetectConfig) -> Iterator[Callable[[
                     "magnification": config.magnification
                 }
                 add_row(values)
-                more = {"decision": knee.decision} | _patient_and_visit(film.path, config, key)
-                add_main(values | more | _smaller_minimum(values))
+                add_main(values | {"decision": knee.decision} | _smaller_minimum(values))
                 if knee.measures is not None:
                     add_outlines(_outline_record(film.path, knee, knee.measures.outlines))
 
@@ -134,44 +125,6 @@ def measurement_values(film: str, knee: Detection) -> dict[str, Cell]:
             values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)
     reasons += _reasons_left_out(knee.measures, "; ".join(reasons))
     return values | {"reason": "; ".join(reasons)}
-
-
-def _patient_and_visit(film: str, config: DetectConfig, key: bytes | None) -> dict[str, Cell]:
-    """Return the patient and the visit in a film's path, and the path, hashed with a key if any."""
-    patient, visit = (
-        (pattern and (found := re.search(pattern, film)) and found.group(1)) or ""
-        for pattern in (config.patient_from_path, config.visit_from_path)
-    )
-    if key is not None:
-        named = patient or film  # the path may still name a patient where the pattern finds none
-        code = hash_patient(named, key)
-        film, patient = film.replace(named, code), patient and code
-    return {"patient": patient, "visit": visit, "film": film}
-
-
-def read_key(path: str | os.PathLike[str], option: str) -> bytes:
-    """Return the secret key in a file, without a line break at its end.
-
-    Raises:
-        SettingsError: it cannot be read, or is too short.
-    """
-    try:
-        with open_regular(path) as file:
-            key = file.read().rstrip(b"\r\n")
-    except OSError as error:
-        raise SettingsError(f"The file of {option} cannot be read: {error.strerror}.") from error
-    if len(key) < SHORTEST_KEY:
-        raise SettingsError(
-            f"The key of {option} needs {SHORTEST_KEY} or more bytes. Write a long random text "
-            "into its file."
-        )
-    return key
-
-
-def hash_patient(patient: str, key: bytes) -> str:
-    """Return what tables have in place of a patient's name or number."""
-    text = patient.encode("utf-8", "surrogateescape")
-    return hmac.new(key, text, "sha256").hexdigest()[:HASH_DIGITS]
 
 
 def _smaller_minimum(values: dict[str, Cell]) -> dict[str, Cell]:

@@ -151,7 +151,7 @@ def write_report(
     """
     listed = (*summary.worst, *summary.failures, *summary.empty)
     folder, out = common_folder([film.path for film in listed]), Path(path).parent
-    page = page_template(Path(__file__).with_name("report.html.j2")).generate(
+    page = _page_template().generate(
         run=run,
         ended=f"{str(run['ended'])[:16].replace('T', ' ')} UTC",  # as run_facts writes it
         duration=_duration(run["seconds"]),
@@ -178,19 +178,19 @@ def write_report(
         file.writelines(page)
 
 
-def page_template(path: Path) -> "Template":
-    """Return the template of a page, which escapes all text that it is given."""
+def _page_template() -> "Template":
+    """Return the template of the page, which escapes all text that it is given."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(path.parent),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         finalize=printable,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(path.name)
+    return environment.get_template("report.html.j2")
 
 
 def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
