@@ -44,7 +44,7 @@ from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.read import read_header
 from kneematch.knee.decision import Area, Decision
-from kneematch.knee.template import cut_template
+from kneematch.knee.template import annotated_half, cut_from_view
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.run.decisions import write_decisions
 from kneephantoms import SynthConfig, synthesize, write_dicom
@@ -76,7 +76,7 @@ def read_film(path: Path) -> object:
 
 def read_template(path: Path) -> object:
     annotation = load_annotation(path)
-    return cut_template(read(annotation.film), annotation)
+    return cut_from_view(annotated_half(read(annotation.film), annotation), annotation)
 
 
 def apply_to_run(path: Path) -> object:

@@ -7,14 +7,18 @@ opened, read and ended, and `annotate` then writes the template that a user woul
 import re
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from pathlib import Path
 
-from kneematch.films.annotation import KNEES, load_annotation
+from kneematch.films.annotation import (
+    KNEES,
+    PLATEAU_MARGINS,
+    annotate,
+    load_annotation,
+    save_annotation,
+)
 
 REAL = [sys.executable, "-m", "kneematch"]
-NAMES = ("plateau_medial", "plateau_lateral")
 
 
 def run(name: str, *arguments: str) -> int:
@@ -56,14 +60,11 @@ def open_page(command: list[str]) -> None:
 def save_template(film: str, out: str) -> int:
     """Write a template around the first knee that is detected."""
     from kneematch import Detector
-    from kneematch.films.shapes import write_points
 
     knee = Detector.load().detect(film)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        points = Path(folder, "knee.pts")
-        write_points(points, {name: knee.landmarks[name] for name in NAMES})
-        named = ("--names", ",".join(NAMES), "--film", film, "--side", knee.side, "-o", out)
-        return run("import-template", str(points), *named)
+    ends = sorted(knee.landmarks[name] for name in PLATEAU_MARGINS)
+    save_annotation(annotate(Path(film), knee.side, *ends), out)
+    return 0
 
 
 if __name__ == "__main__":

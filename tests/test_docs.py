@@ -39,7 +39,7 @@ def test_site_builds_without_a_warning_and_has_the_generated_parts(tmp_path: Pat
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", tmp_path]
     subprocess.run(build, cwd=ROOT, env=settings, check=True)
     commands = (tmp_path / "reference" / "commands.html").read_text("utf-8")
-    assert all(part in commands for part in ("--crop-spacing", 'id="import-template"'))
+    assert all(part in commands for part in ("--crop-spacing", 'id="annotate"'))
     python = (tmp_path / "reference" / "python.html").read_text("utf-8")
     assert all(f'id="kneematch.{name}"' in python for name in kneematch.__all__ if name[0] != "_")
     for page in tmp_path.rglob("*.html"):  # nothing is loaded from other servers

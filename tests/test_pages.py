@@ -1,5 +1,6 @@
 """The README and the other pages: their Python and commands run, their links lead on."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -14,8 +15,6 @@ import typer
 
 from kneematch.cli.main import app
 from kneematch.films.annotation import load_annotation
-from kneematch.films.read import read
-from kneematch.films.shapes import write_markups, write_points
 from kneematch.knee.decision import Area, Decision
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
@@ -85,6 +84,23 @@ def test_readme_python_runs(tmp_path: Path) -> None:
     assert all((tmp_path / name).exists() for name in (*made, "compared-python/evaluation.md"))
 
 
+def test_own_template_python_takes_boxes_of_other_programs(tmp_path: Path) -> None:
+    (page,) = (page for page in PAGES if page.stem == "own-template")
+    (code,) = code_blocks(page, "python")
+    drawn = load_annotation(synthesize(tmp_path / "films", SMALL).template)
+    shapes, names = [], ("fine", "red", "green")
+    for number, name in enumerate(names):
+        x0, y0, x1, y1 = getattr(drawn, name)
+        shapes.append({"category_id": number, "bbox": [x0, y0, x1 - x0, y1 - y0]})
+    categories = [{"id": number, "name": name} for number, name in enumerate(names)]
+    coco = {"categories": categories, "annotations": shapes}
+    (tmp_path / "coco.json").write_text(json.dumps(coco), encoding="utf-8")
+    run([sys.executable, "-c", code], tmp_path)
+    made = load_annotation(tmp_path / "template.json")
+    for name in names:
+        assert getattr(made, name) == pytest.approx(getattr(drawn, name))
+
+
 @each_page
 def test_commands_of_page_parse(page: Path) -> None:
     for arguments in commands(page):
@@ -118,13 +134,6 @@ def test_paper_page_names_what_exists() -> None:
             assert re.search(rf"\b{word}\b", source), f"{word} in {name}"
 
 
-def make_drawings(folder: Path) -> None:
-    """Write landmarks as other programs draw them on the first phantom that the page makes."""
-    drawn = load_annotation(synthesize(folder / "same", SMALL).template)
-    write_points(folder / "drawn.pts", drawn.landmarks)
-    write_markups(folder / "drawn.mrk.json", drawn.landmarks, read(drawn.film).mm_per_px)
-
-
 def make_visits(folder: Path) -> None:
     """Make two measured runs of the same patients, and a third with a corrected outline."""
     synthesize(folder / "films", SMALL)
@@ -152,8 +161,8 @@ def test_commands_of_page_run(name: str, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("PATH", str(folder), prepend=":")
     if name == "web":
         synthesize(tmp_path / "films", SMALL)
-    elif name in ("own-template", "measures"):
-        (make_drawings if name == "own-template" else make_visits)(tmp_path)
+    elif name == "measures":
+        make_visits(tmp_path)
     elif name == "tutorial":
         (tmp_path / "grade.py").write_text(code_blocks(page, "python")[0], encoding="utf-8")
     for block in (block for block in code_blocks(page, "sh") if not block.startswith("pip")):

@@ -20,8 +20,6 @@ COMMANDS: list[tuple[str, ...]] = [
     ("train", "--outlines", "run", "-o", "mine.safetensors"),
     ("train", "--masks", "films", "-o", FILM),
     ("evaluate", "films", "--template", "films/template.json", "-o", "evaluated"),
-    ("import-template", "drawn.json", "--film", FILM, "-o", "films/template.json"),
-    ("import-template", "drawn.json", "--film", FILM, "-o", FILM, "--force"),
     ("export-onnx", "-o", "exported"),
     ("annotate", FILM, "--no-browser", "-o", FILM),
     ("compare", "run", "--visits", "pairs.csv", "-o", "films/truth.csv"),
@@ -40,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with films, models and results that must not be lost."""
     folder = tmp_path_factory.mktemp("place")
     assert main(["synth", "-n", "2", "--size", "320x400", "-o", str(folder / "films")]) == 0
-    for name in ("mine.safetensors", "measured.metrics.csv", "drawn.json", "pairs.csv"):
+    for name in ("mine.safetensors", "measured.metrics.csv", "pairs.csv"):
         (folder / name).write_text("mine")
     for name in ("run-0.2", "evaluated", "run", "exported"):
         (folder / name).mkdir()

@@ -1,7 +1,6 @@
 """Parts of the body other than knees, on whole films."""
 
 import csv
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,7 @@ from kneematch import DetectConfig, Detection, Detector, detect_folder, read
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, load_annotation, save_annotation
 from kneematch.knee.body_part import matching_areas
-from kneematch.knee.detector import choose_find
 from kneematch.knee.quality import MAX_MATCH_BACK, NO_MATCH, OUTLIER, judge_match, run_limit
-from kneematch.knee.template import import_template
 from kneematch.web.annotate import (
     Drawing,
     SplitFilm,
@@ -26,7 +23,6 @@ from kneematch.web.annotate import (
     to_annotation,
 )
 from part_films import (
-    DRAWN,
     LANDMARKS,
     PART,
     SIZE,
@@ -136,13 +132,6 @@ def test_detector_refuses_a_box_that_leaves_the_film(tmp_path: Path) -> None:
         Detector.load(template=drawn, device="cpu")
 
 
-def test_choose_find_sees_a_pair_on_the_template_s_own_film(tmp_path: Path) -> None:
-    drawn = part_annotation(tmp_path, "one")
-    assert choose_find(drawn) == "one"
-    save_film(drawn.film, part_film(DRAWN, replace_x(DRAWN, 75.0)))
-    assert choose_find(drawn) == "pair"
-
-
 def replace_x(place: Place, x: float) -> Place:
     return (x, *place[1:4], not place[4])
 
@@ -180,29 +169,6 @@ def test_detect_folder_writes_parts_with_their_deviations(tmp_path: Path) -> Non
     assert all(0 < float(row["match_back"]) < MAX_MATCH_BACK for row in rows)
     assert all(float(row[f"{name}_sd_px"]) > 0 for row in rows for name in LANDMARKS)
     assert SIZE[1] > float(rows[0]["a_x_px"]) > 0
-
-
-def test_import_template_takes_one_box_and_any_points(tmp_path: Path) -> None:
-    drawn = part_annotation(tmp_path, "one")
-    x0, y0, x1, y1 = drawn.fine
-    names = list(drawn.landmarks)
-    keypoints = [v for x, y in drawn.landmarks.values() for v in (x, y, 2)]
-    shape = {"image_id": 1, "category_id": 1, "bbox": [x0, y0, x1 - x0, y1 - y0]}
-    coco = {
-        "images": [{"id": 1, "file_name": drawn.film.name}],
-        "categories": [{"id": 1, "name": "wrist", "keypoints": names}],
-        "annotations": [shape | {"keypoints": keypoints}],
-    }
-    (tmp_path / "coco.json").write_text(json.dumps(coco))
-    out = tmp_path / "template.json"
-    assert import_template(tmp_path / "coco.json", drawn.film, out) == drawn
-    assert load_annotation(out) == drawn
-    coco["annotations"] = [shape, shape | {"bbox": [1, 1, 50, 50]}]
-    (tmp_path / "coco.json").write_text(json.dumps(coco))
-    with pytest.raises(TemplateError, match="more than once"):
-        import_template(tmp_path / "coco.json", drawn.film, out, find="any", force=True)
-    with pytest.raises(SettingsError, match="`find` must be"):
-        import_template(tmp_path / "coco.json", drawn.film, out, find="two", force=True)
 
 
 def test_annotation_page_draws_one_box_on_any_film(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee.detector import Detector, Method, choose_method
 from kneematch.knee.knee_images import Preparation, film_tensor
-from kneematch.knee.template import cut_template, read_template
+from kneematch.knee.template import annotated_half, cut_from_view, read_template
 from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.options import NEURAL
 from kneematch.paper.energy import Problem, paper_problem
@@ -68,7 +68,7 @@ def no_markers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def detector_at(annotation: Annotation, pose: list[float] | None = None) -> Detector:
     """A detector that finds a pose of the paper's halves, or the annotated one, without search."""
-    template, own = cut_template(read(annotation.film), annotation)
+    template, own = cut_from_view(annotated_half(read(annotation.film), annotation), annotation)
     theta = own if pose is None else torch.tensor(pose)
 
     def find(problem: Problem) -> Tensor:
@@ -146,7 +146,7 @@ def test_detector_states_the_papers_energy_for_both_knees(
     left, right = detector.detect(film)
     _, negative = detector.detect(replace(film, pixels=1 - film.pixels))
     halves = split(film_tensor(film)).pixels[None]
-    _, theta = cut_template(film, annotation)
+    _, theta = cut_from_view(annotated_half(film, annotation), annotation)
     expected = paper_problem(halves, detector.template).energy(theta.expand(1, 2, 4))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
     assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike

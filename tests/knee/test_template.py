@@ -1,9 +1,7 @@
-"""Templates: cut as they were drawn, with our page or another program."""
+"""Templates: cut as they were drawn."""
 
-import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,25 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from kneematch.cli.main import main
 from kneematch.errors import TemplateError
-from kneematch.films.annotation import BOXES, Annotation, load_annotation
+from kneematch.films.annotation import Annotation, annotate, load_annotation
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.shapes import write_points
 from kneematch.knee.detector import Detector
 from kneematch.knee.template import (
+    annotated_half,
     annotation_of,
     cut_from_view,
-    cut_template,
-    import_template,
     read_template,
 )
 from kneematch.models.locator import VIEW_SIZE
 from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import HALF_SIZE
 from kneematch.paper.template import Box
-from kneematch.run.config import DetectConfig
-from kneematch.run.pipeline import detect_folder
 from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, transform
 from kneematch.search.robust_energy import robust_problem
 from kneephantoms import phantom
@@ -119,7 +112,7 @@ def test_cut_from_view_maps_landmarks_back_to_film_pixels(mirrored: bool, box: s
         assert point == pytest.approx(DRAWN.landmarks[name], abs=1e-9)
 
 
-def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one() -> None:
+def test_cut_from_view_of_a_left_knee_equals_the_mirrored_right_one() -> None:
     size = (401, 501)
     film = radiograph(phantom(1, size=size))
     mirror = Radiograph(np.ascontiguousarray(film.pixels[:, ::-1]))
@@ -143,8 +136,8 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one() -> None:
         landmarks={"margin": (size[1] - (x - 31.5), y)},
     )
     for box in ("fine", "coarse"):
-        one, theta = cut_template(film, left, box)
-        two, other = cut_template(mirror, right, box)
+        one, theta = cut_from_view(annotated_half(film, left), left, box)
+        two, other = cut_from_view(annotated_half(mirror, right), right, box)
         assert torch.allclose(one.image, two.image, atol=1e-4)
         assert torch.allclose(theta, other)
         assert (one.red, one.green) == (two.red, two.green)
@@ -152,7 +145,7 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["red", "green"])
-def test_cut_template_names_a_window_on_a_single_grey(name: str) -> None:
+def test_cut_from_view_names_a_window_on_a_single_grey(name: str) -> None:
     view = half()
     x0, y0, x1, y1 = (int(value) for value in getattr(DRAWN, name))
     rows = slice((y0 - 500) // 2 - 1, (y1 - 500) // 2 + 1)
@@ -205,123 +198,13 @@ def test_read_template_knows_where_it_was_drawn(drawn: Annotation, located: bool
         read_template(replace(drawn, landmarks={"centre": (1.0, 2.0)}), located=located)
 
 
-def coco(drawn: Annotation) -> dict[str, Any]:
-    """The boxes and landmarks of an annotation as COCO; the landmarks belong to the first box."""
-    names, points = list(BOXES), list(drawn.landmarks)
-    categories: list[dict[str, Any]] = [{"id": k, "name": name} for k, name in enumerate(names)]
-    annotations: list[dict[str, Any]] = []
-    for k, name in enumerate(names):
-        x0, y0, x1, y1 = getattr(drawn, name)
-        annotations.append({"image_id": 1, "category_id": k, "bbox": [x0, y0, x1 - x0, y1 - y0]})
-    categories[0]["keypoints"] = points
-    annotations[0]["keypoints"] = [v for name in points for v in (*drawn.landmarks[name], 2)]
-    images = [{"id": 1, "file_name": drawn.film.name}]
-    return {"images": images, "categories": categories, "annotations": annotations}
-
-
-def test_import_template_gives_the_boxes_that_were_drawn(tmp_path: Path, drawn: Annotation) -> None:
-    (tmp_path / "coco.json").write_text(json.dumps(coco(drawn)))
-    out = tmp_path / "template.json"
-    arguments = ["import-template", str(tmp_path / "coco.json"), "--film", str(drawn.film)]
-    assert main([*arguments, "-o", str(out)]) == 0
-    imported = load_annotation(out)
-    assert imported.side == drawn.side
-    for name in BOXES:
-        assert getattr(imported, name) == pytest.approx(getattr(drawn, name), abs=1e-6)
-    assert imported.landmarks == drawn.landmarks
-    before = out.read_bytes()
-    assert main([*arguments, "-o", str(out)]) == 2  # which does not replace it
-    assert out.read_bytes() == before
-    assert main([*arguments, "-o", str(out), "--force"]) == 0
-    drawing = (tmp_path / "coco.json").read_bytes()
-    assert main([*arguments, "-o", str(tmp_path / "coco.json"), "--force"]) == 2
-    assert (tmp_path / "coco.json").read_bytes() == drawing
-
-
-def test_import_template_places_boxes_by_the_plateau(tmp_path: Path, drawn: Annotation) -> None:
-    write_points(tmp_path / "knee.pts", drawn.landmarks)
-    out, names = tmp_path / "template.json", tuple(drawn.landmarks)
-    import_template(tmp_path / "knee.pts", drawn.film, out, names=names)
-    imported = load_annotation(tmp_path / "template.json")
-    assert imported.fine == pytest.approx(drawn.fine, abs=0.2)
-    for name, point in drawn.landmarks.items():
-        assert imported.landmarks[name] == pytest.approx(point, abs=1e-3)
-    (left, right) = Detector.load(template=tmp_path / "template.json").detect(drawn.film)
-    assert {*left.landmarks} == {*right.landmarks} == {*drawn.landmarks}
-
-
-def test_import_template_takes_a_knee_across_both_halves(tmp_path: Path) -> None:
+def test_detector_takes_a_template_of_a_knee_across_both_halves(tmp_path: Path) -> None:
     made = phantom(1, framing="single")
-    film, points = tmp_path / "single.dcm", tmp_path / "drawn.pts"
+    film = tmp_path / "single.dcm"
     write_dicom(film, made.pixels, mm_per_px=None, laterality=None)
     (knee,) = made.knees
-    margins = {"plateau_medial": knee.plateau_medial, "plateau_lateral": knee.plateau_lateral}
-    write_points(points, margins)
-    out = tmp_path / "template.json"
-    template = import_template(points, film, out, names=tuple(margins))
-    assert template.side == knee.side
-    (found,) = Detector.load(template=tmp_path / "template.json").detect(film)
-    for name, point in margins.items():
+    ends = sorted((knee.plateau_medial, knee.plateau_lateral))
+    drawn = annotate(film, knee.side, *ends)
+    (found,) = Detector.load(template=drawn).detect(film)
+    for name, point in drawn.landmarks.items():
         assert found.landmarks[name] == pytest.approx(point, abs=0.02 * found.width_px)
-
-
-@pytest.mark.parametrize("kind", ["coco", "markups", "pts"])
-def test_import_template_reads_what_detect_exports(
-    tmp_path: Path, films: Path, drawn: Annotation, kind: str
-) -> None:
-    config = DetectConfig(export=(kind,), workers=0)
-    detect_folder(drawn.film, tmp_path / "found", config)
-    suffix = {"markups": ".mrk.json", "pts": ".pts"}.get(kind)
-    (knee,) = (
-        knee
-        for knee in json.loads((tmp_path / "found" / "detections.json").read_text())
-        if knee["image_side"] == drawn.side
-    )
-    ending = knee["laterality"] or f"image-{drawn.side}"
-    name = f"landmarks/{drawn.film.stem}-{ending}{suffix}" if suffix else "coco.json"
-    names = tuple(drawn.landmarks) if kind == "pts" else ()
-    path, out = tmp_path / "found" / name, tmp_path / "template.json"
-    imported = import_template(path, drawn.film, out, side=drawn.side, names=names)
-    assert set(imported.landmarks) == set(drawn.landmarks)
-    for landmark, (x, y) in imported.landmarks.items():
-        expected = knee[f"{landmark}_x_px"], knee[f"{landmark}_y_px"]
-        assert (x, y) == pytest.approx(expected, abs=2e-3)
-
-
-def keep(boxes: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
-    return [box for box in boxes if BOXES[box["category_id"]] in names]
-
-
-def shift_red(boxes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    keep(boxes, "red")[0]["bbox"][0] += 200
-    return boxes
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda boxes: 2 * boxes, "more than once. Choose one knee"),
-        (lambda boxes: keep(boxes, "fine", "red"), "no green box"),
-        (lambda boxes: [], "there is nothing"),
-        (shift_red, "red box must lie inside"),
-    ],
-)
-def test_import_template_says_what_is_wrong(
-    tmp_path: Path, drawn: Annotation, change: Callable[[Any], Any], said: str
-) -> None:
-    content = coco(drawn)
-    content["annotations"] = change(content["annotations"])
-    (tmp_path / "coco.json").write_text(json.dumps(content))
-    with pytest.raises(TemplateError, match=rf"coco\.json: .*{said}"):
-        import_template(tmp_path / "coco.json", drawn.film, tmp_path / "template.json")
-    assert not (tmp_path / "template.json").exists()
-
-
-@pytest.mark.parametrize("names", [(), ("one",)])
-def test_import_template_names_options_as_its_caller_does(
-    tmp_path: Path, drawn: Annotation, names: tuple[str, ...]
-) -> None:
-    (tmp_path / "a.pts").write_text("{\n1 2\n3 4\n}\n")
-    with pytest.raises(TemplateError, match="`names`") as caught:
-        import_template(tmp_path / "a.pts", drawn.film, tmp_path / "template.json", names=names)
-    assert "--names" in caught.value.message  # which the command line prints

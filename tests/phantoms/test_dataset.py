@@ -14,7 +14,7 @@ import kneephantoms
 from kneematch import read
 from kneematch.cli import films as commands
 from kneematch.films.annotation import load_annotation
-from kneematch.knee.template import cut_template
+from kneematch.knee.template import annotated_half, cut_from_view
 from kneephantoms import SynthConfig, phantom, synthesize
 from kneephantoms.config import FRAMINGS
 from kneephantoms.dataset import WrittenFilm, choose_template
@@ -96,7 +96,7 @@ def test_synthesize_annotates_a_true_knee_that_can_be_cut(tmp_path: Path) -> Non
     (row,) = (row for row in truth(tmp_path) if (row["film"], row["side"]) == where)
     medial = float(row["plateau_medial_x_px"]), float(row["plateau_medial_y_px"])
     assert drawn.landmarks["plateau_medial"] == medial
-    template, _ = cut_template(read(drawn.film), drawn)
+    template, _ = cut_from_view(annotated_half(read(drawn.film), drawn), drawn)
     assert set(template.landmarks) == {"plateau_medial", "plateau_lateral"}
 
 

@@ -157,8 +157,7 @@ def test_detect_result_is_a_dataframe(named: list[str], out: Path) -> None:
 def test_detect_folder_writes_everything_that_is_requested(
     named: list[str], out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exports = ("coco", "dicom", "markups", "pts")
-    config = replace(CONFIG, overlays=True, crops=True, crop_px=50, export=exports)
+    config = replace(CONFIG, overlays=True, crops=True, crop_px=50, export=("coco", "dicom"))
     before = os.umask(0)
     try:
         result = detect_folder(named, out, config)
@@ -178,19 +177,13 @@ def test_detect_folder_writes_everything_that_is_requested(
         *(f"overlays/{name}.jpg" for name in ("a", "b", "a-2")),
         *(f"crops/{name}-{side}.png" for name in ("a", "b", "a-2") for side in sides),
         *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
-        *(
-            f"landmarks/{name}-{side}.{kind}"
-            for name in ("a", "b", "a-2")
-            for side in sides
-            for kind in ("mrk.json", "pts")
-        ),
     }
     rows = {
         row["file"]: (row["film"], row["image_side"]) for row in read_table(out / "artifacts.csv")
     }
     assert set(rows) == {name for name in written(out) if "/" in name}
     assert rows["overlays/a-2.jpg"] == (named[3], "")
-    assert rows["landmarks/b-L.mrk.json"] == (named[2], "right")
+    assert rows["crops/b-L.png"] == (named[2], "right")
     assert read_table(out / "crops.csv")[-1]["file"] == "a-2-L.png"
     with Image.open(out / "crops" / "a-2-R.png") as crop:
         assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
@@ -205,7 +198,7 @@ def test_detect_folder_writes_everything_that_is_requested(
     assert (out / "report.html").read_text().count("<image ") == 3
 
 
-def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks(
+def test_detect_folder_warns_of_templates_beside_the_joint(
     films: Path, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     drawn = load_annotation(films / "template.json")
@@ -219,10 +212,9 @@ def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks
     red, green = (x0, y0, x0 + third, y1), (x1 - third, y0, x1, y1)
     beside = replace(drawn, fine=drawn.red, coarse=drawn.fine, red=red, green=green, landmarks={})
     save_annotation(beside, out.with_suffix(".json"))
-    config = replace(config, export=("markups", "pts"), force=True)
+    config = replace(config, force=True)
     detect_folder(films / "phantom-00001.dcm", out, config)
     assert {row["method"] for row in read_table(out / "detections.csv")} == {"neural+sharpen"}
-    assert "The landmark files have no points" in caplog.text
     assert "cannot be found by the method locator" in caplog.text
     assert "The method neural+sharpen is used instead" in caplog.text
 
@@ -353,7 +345,7 @@ def test_detect_folder_with_force_removes_what_the_earlier_run_made(
     for name in mine:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text("mine")
-    everything = replace(CONFIG, overlays=True, crops=True, export=("coco", "dicom", "pts"))
+    everything = replace(CONFIG, overlays=True, crops=True, export=("coco", "dicom"))
     detect_folder(named, out, everything)
     for path in out.rglob("*.png"):
         os.utime(path, ns=(4 * 10**18, 4 * 10**18))  # in the future
@@ -380,7 +372,7 @@ def test_detect_folder_takes_the_longest_file_names(films: Path, out: Path) -> N
     named = [str(out.parent / f"{'x' * 250}{k}.dcm") for k in range(2)]
     for film in named:
         shutil.copy(films / "phantom-00000.dcm", film)
-    config = replace(CONFIG, overlays=True, crops=True, export=("dicom", "markups", "pts"))
+    config = replace(CONFIG, overlays=True, crops=True, export=("dicom",))
     result = detect_folder(named, out, config)
     assert (result.films, result.missing) == (2, 0)
     assert len(content(out / "crops")) == 4

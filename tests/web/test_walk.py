@@ -19,9 +19,8 @@ from pyarrow import parquet
 from film_mouse import drag
 from kneematch.cli.main import main
 from kneematch.films.read import read
-from kneematch.films.shapes import read_shapes
 from kneematch.knee.crop import CropSize, cut, place
-from kneematch.knee.detection import Detection, file_endings
+from kneematch.knee.detection import Detection
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.database import Run
 from kneephantoms import phantom
@@ -32,7 +31,7 @@ Open = Callable[..., Page]
 Row = dict[str, str]
 Knee = tuple[str, str]  # name of the film, half of the picture
 
-EXPORTS = ("coco", "dicom", "markups", "pts")
+EXPORTS = ("coco", "dicom")
 KINDS = (
     *("--overlays", "--overlay-format", "png", "--crops"),
     *(word for name in EXPORTS for word in ("--export", name)),
@@ -52,7 +51,7 @@ def point(row: Row, name: str) -> tuple[float, float]:
 
 def stamps(out: Path) -> dict[str, int]:
     """The files made of films, and when they were written."""
-    folders = ("overlays", "crops", "dicom-objects", "landmarks")
+    folders = ("overlays", "crops", "dicom-objects")
     files = (file for name in folders for file in (out / name).iterdir())
     return {file.relative_to(out).as_posix(): file.stat().st_mtime_ns for file in files}
 
@@ -219,26 +218,13 @@ def assert_files(out: Path, rows: dict[Knee, Row]) -> None:
             outline = annotation["segmentation"]
             np.testing.assert_allclose(outline, [knee.corners.ravel()], atol=2e-3)
             assert annotation["attributes"]["decision"] == knee.decision
-            ending = file_endings(knees)[knee.side]
-            assert_landmarks(out / "landmarks" / f"{Path(film).stem}-{ending}", knee)
     assert "knees reviewed" in (out / "report.html").read_text()
-
-
-def assert_landmarks(stem: Path, knee: Detection) -> None:
-    """The landmarks for other programs are those of the knee."""
-    names = list(knee.landmarks)
-    for ending in (".mrk.json", ".pts"):
-        file = stem.with_name(stem.name + ending)
-        shapes = read_shapes(file, "", mm_per_px=knee.mm_per_px, point_names=names)
-        assert [shape.name for shape in shapes] == names
-        for shape in shapes:
-            assert shape.values == pytest.approx(knee.landmarks[shape.name], abs=0.01)
 
 
 def assert_only_changed_files_are_new(before: dict[str, int], after: dict[str, int]) -> None:
     """Files that show what was decided are new; the others are the old ones."""
     gone, added = set(before) - set(after), set(after) - set(before)
-    # The crop and both files of landmarks of the rejected knee, and of two that are both L now.
+    # The crops of the rejected knee, and of two that are both L now.
     assert {Path(name).name.split(".")[0] for name in gone} == {
         "film-0-L",
         "film-10-R",

@@ -1,4 +1,4 @@
-"""`kneematch info`, `import-template` and `synth`: films and templates, before a run."""
+"""`kneematch info` and `synth`: films, before a run."""
 
 import json
 import re
@@ -10,11 +10,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kneematch.cli.options import Force, TemplateFile, Workers
+from kneematch.cli.options import Force, Workers
 from kneematch.cli.terminal import FAILED, SOME_FAILED, print_error, progress_bar, shown
 from kneematch.errors import KneematchError, SettingsError
 from kneematch.films.files import make_out_folder, refuse_existing, writing
-from kneematch.options import parse_names
 from kneematch.parallel import choose_workers
 
 NOTHING: Final = "-"  # the file does not say
@@ -67,60 +66,6 @@ def _lines(found: Mapping[str, Any]) -> str:
         elif isinstance(value, list):
             texts[name] = ", ".join(map(str, value))
     return "\n".join(f"{name}: {text}" for name, text in texts.items())
-
-
-def import_template(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="COCO (.json, also of CVAT), 3D Slicer (.mrk.json), or .pts.",
-        ),
-    ],
-    film: Annotated[Path, typer.Option(metavar="FILM", help="The film that was drawn on.")],
-    out: TemplateFile = Path("template.json"),
-    side: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[left|right]",
-            help="Which side of the image the knee is on. Shapes on the other side are left out.",
-            show_default="where the shapes are",
-        ),
-    ] = None,
-    names: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="Names of the points of a .pts file, separated by commas.",
-            show_default="point_1,point_2,...",
-        ),
-    ] = "",
-    find: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[knees|one|pair|any]",
-            help="What films show: knees; or this part once, it and its mirror image, or any "
-            "number of both.",
-            show_default="by what was drawn",
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Make a template.json of boxes or landmarks that were drawn with another program.
-
-    Boxes of a knee are called fine, red, green and, if drawn, coarse. Without boxes, two points
-    whose names begin with plateau_ (the margins of the tibial plateau) place them. For another
-    part of the body one box is enough.
-    """
-    from kneematch.knee import template
-
-    with writing(out):
-        drawn = template.import_template(
-            file, film, out, side=side, names=parse_names(names), find=find, force=force
-        )
-    landmarks = ", ".join(drawn.landmarks) or "none"
-    what = "knee" if drawn.find == "knees" else f"area (find: {drawn.find})"
-    typer.echo(f"{shown(out)}: {what} on the image's {drawn.side}; landmarks: {shown(landmarks)}")
 
 
 def synth(

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn, cast
 
 import typer
 
-from kneematch.cli.films import import_template, info, synth
+from kneematch.cli.films import info, synth
 from kneematch.cli.models import evaluate, export_onnx, train
 from kneematch.cli.options import PlainCommand, PlainGroup, unwrapped
 from kneematch.cli.pages import annotate, review
@@ -48,7 +48,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
-COMMANDS: Final = (detect, review, apply, compare, annotate, import_template, train, evaluate)
+COMMANDS: Final = (detect, review, apply, compare, annotate, train, evaluate)
 for command in (*COMMANDS, watch, serve, info, synth, export_onnx):  # in the order of use
     app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
 

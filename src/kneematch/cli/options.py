@@ -18,9 +18,6 @@ BRACES: Final = str.maketrans("", "", "{}")
 OutFolder = Annotated[
     Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the results.")
 ]
-TemplateFile = Annotated[
-    Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
-]
 FinishedRun = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Output folder of `kneematch detect`.")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kneematch.cli.options import FinishedRun, Root, TemplateFile
+from kneematch.cli.options import FinishedRun, Root
 from kneematch.cli.terminal import print_error
 from kneematch.errors import SettingsError, check_extra
 
@@ -31,7 +31,9 @@ PreviewFilms = Annotated[
 def annotate(
     film: Annotated[Path, typer.Argument(metavar="FILM", help="The film to draw on.")],
     films: PreviewFilms = None,
-    out: TemplateFile = Path("template.json"),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
+    ] = Path("template.json"),
     port: Port = 0,
     browser: Browser = True,
 ) -> None:

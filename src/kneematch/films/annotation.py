@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -103,24 +102,17 @@ def load_annotation(path: str | Path) -> Annotation:
         TemplateError: the file cannot be read, its film is not there, or its boxes are not valid.
     """
     path = Path(path)
-    with reading(path, "JSON"):
+    try:
         annotation = _parse(json.loads(read_text(path)), path.parent)
         for _, problem in annotation_problems(annotation):
             raise TemplateError(problem)
-    return annotation
-
-
-@contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
-    """Raise a TemplateError that names the file for whatever reading what was drawn raises."""
-    try:
-        yield
     except TemplateError as error:
         raise TemplateError(f"{path}: {error.message}") from error
     except OSError as error:
         raise TemplateError(f"{path}: It cannot be read: {error.strerror}.") from error
     except BROKEN as error:
-        raise TemplateError(f"{path}: The file is not {kind}. Export it again.") from error
+        raise TemplateError(f"{path}: The file is not JSON. Export it again.") from error
+    return annotation
 
 
 def save_annotation(annotation: Annotation, path: str | Path) -> None:

@@ -10,8 +10,8 @@ THUMBNAILS: Final = "thumbnails.sqlite"
 JOURNAL: Final = "journal.jsonl"  # the state of a run of version 0.2
 DETECTIONS, FAILURES = "detections.csv", "failures.csv"
 RUN, REPORT = "run.json", "report.html"
-OVERLAYS, CROPS, DICOM, LANDMARKS = "overlays", "crops", "dicom-objects", "landmarks"
-FOLDERS: Final = (OVERLAYS, CROPS, DICOM, LANDMARKS)  # hold files made from films
+OVERLAYS, CROPS, DICOM = "overlays", "crops", "dicom-objects"
+FOLDERS: Final = (OVERLAYS, CROPS, DICOM)  # hold files made from films
 
 
 def holds_run(folder: str | os.PathLike[str]) -> bool:

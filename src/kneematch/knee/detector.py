@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import (
     FilmError,
-    KneematchError,
     SettingsError,
     TemplateError,
 )
-from kneematch.films.annotation import ANY, KNEES, ONE, PAIR, Annotation
+from kneematch.films.annotation import ANY, KNEES, Annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import Film, as_radiograph, is_film, not_a_film, to_film_error
 from kneematch.knee.body_part import (
@@ -480,15 +479,6 @@ class Method(NamedTuple):
     solver: Solver
     check: ConsistencyCheck | None
     part: BodyPart | None = None
-
-
-def choose_find(drawn: Annotation) -> str:
-    """Return how often a part is to be found: as a pair if its own film also shows its mirror."""
-    try:
-        areas = Detector.load(template=replace(drawn, find=PAIR), device="cpu").detect(drawn.film)
-    except KneematchError:  # which is reported when the template is used
-        return ONE
-    return PAIR if areas and not any(area.needs_review for area in areas) else ONE
 
 
 def needs_model(has_template: bool, method: str, *, paper: bool) -> bool:

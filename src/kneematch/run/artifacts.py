@@ -1,4 +1,4 @@
-"""Files that are made of a film in its visit: overlays, crops, DICOM objects and landmarks."""
+"""Files that are made of a film in its visit: overlays, crops and DICOM objects."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,8 +12,7 @@ from kneematch.films.files import make_folder
 from kneematch.films.pictures import save_picture, write_png16
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import is_dicom, to_film_error
-from kneematch.films.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS
-from kneematch.films.shapes import MARKUPS, POINTS, write_markups, write_points
+from kneematch.films.run_folder import CROPS, DICOM, OVERLAYS
 from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
 from kneematch.knee.detection import FILE_ENDINGS, file_endings
 from kneematch.knee.overlay import draw_detections
@@ -24,13 +23,11 @@ from kneematch.run.film_record import FILES, NO_KNEE, SETTINGS, FilmRecord, Made
 DICOM_ENDINGS: Final = dict(
     zip(DICOM_OBJECTS, ("report", "state", "picture", "segments", "report3d"), strict=True)
 )
-LANDMARK_SUFFIXES: Final = {"markups": MARKUPS, "pts": POINTS}
 # Endings of the names of all files that a film may have, by kind
 ENDINGS: Final = {
     OVERLAYS: [f".{suffix}" for suffix in OVERLAY_FORMATS],
     CROPS: [f"-{ending}.png" for ending in FILE_ENDINGS],
     DICOM: [f"-{ending}.dcm" for ending in DICOM_ENDINGS.values()],
-    LANDMARKS: [f"-{end}{s}" for end in FILE_ENDINGS for s in LANDMARK_SUFFIXES.values()],
 }
 
 Written = tuple[list[str], str]  # names of files, and why one is missing or ""
@@ -75,9 +72,6 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     if kinds := config.dicom_objects():
         write = partial(_write_dicom, kinds=kinds)
         artifacts.append(Artifact(DICOM, {"kinds": kinds, **magnification}, write))
-    if kinds := [kind for kind in LANDMARK_SUFFIXES if kind in config.export]:
-        write = partial(_write_landmarks, kinds=kinds)
-        artifacts.append(Artifact(LANDMARKS, {"kinds": kinds}, write))
     for artifact in artifacts:
         make_folder(out / artifact.kind)
     return artifacts
@@ -176,17 +170,3 @@ def _write_dicom(visited: VisitedFilm, folder: Path, *, kinds: Sequence[str]) ->
     from kneematch.run.outputs.dicom import export_dicom  # imports highdicom, which is slow
 
     return export_dicom(visited, folder, kinds)
-
-
-def _write_landmarks(visited: VisitedFilm, folder: Path, *, kinds: Sequence[str]) -> Written:
-    names: list[str] = []
-    film = visited.film
-    endings = file_endings(film.kept)
-    for knee in film.kept:
-        for kind in kinds:
-            names.append(f"{film.name}-{endings[knee.side]}{LANDMARK_SUFFIXES[kind]}")
-            if kind == "markups":
-                write_markups(folder / names[-1], knee.landmarks, knee.mm_per_px)
-            else:
-                write_points(folder / names[-1], knee.landmarks)
-    return names, ""

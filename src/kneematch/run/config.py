@@ -32,7 +32,7 @@ ENGINES: Final = ("local", "ray")
 JPEG, PNG = OVERLAY_FORMATS = ("jpg", "png")
 DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
 USUAL_OBJECTS: Final = ("sr", "gsps", "sc")  # and "seg" of measured knees
-EXPORTS: Final = ("coco", "dicom", "markups", "pts", *DICOM_OBJECTS)
+EXPORTS: Final = ("coco", "dicom", *DICOM_OBJECTS)
 
 UNSET: Final = "unset"  # in messages
 

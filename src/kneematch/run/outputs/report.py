@@ -50,7 +50,6 @@ LINKS: Final = {  # results that the page links to, where they are there
     "crops.csv": "where each of these pictures lies on its film",
     "overlays": "each film with its knees drawn on it",
     "dicom-objects": "reports and pictures for an image archive",
-    "landmarks": "points of each knee, for other programs",
     "coco.json": "the knees, for programs that label images",
     "artifacts.csv": "which file was made of which film",
 }

@@ -12,7 +12,7 @@ from kneematch.films.csv_text import Cell
 from kneematch.films.run_folder import DICOM, FAILURES, REPORT, RUN
 from kneematch.knee.detection import DECISIONS
 from kneematch.progress import Progress
-from kneematch.run.artifacts import LANDMARK_SUFFIXES, shown_side
+from kneematch.run.artifacts import shown_side
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import REVIEW, write_decisions
@@ -74,7 +74,7 @@ def write_outputs(
     if run.newest_decision() is None:
         (out / ORIGINAL).unlink(missing_ok=True)
     write_decisions(run.decisions(), out / REVIEW)
-    _warn(run, config, landmarks, counts)
+    _warn(run, counts)
     names = ("films", "knees", NO_KNEE, FAILED, "review", *DECISIONS)
     counted = {name: counts[name] for name in names}
     timings = {**facts.get("timings_s", {}), "tables": monotonic() - begun}
@@ -143,9 +143,7 @@ def _count(film: FilmRecord, counts: Counter[str]) -> None:
         counts["exported" if film.made[DICOM][FILES] else "not exported"] += 1
 
 
-def _warn(
-    run: Run, config: DetectConfig, landmarks: Mapping[str, Sequence[str]], counts: Counter[str]
-) -> None:
+def _warn(run: Run, counts: Counter[str]) -> None:
     """Say what a user may miss in the files that were written."""
     if others := counts["not exported"]:
         logger.warning(
@@ -154,8 +152,6 @@ def _warn(
             counts["exported"] + others,
             others,
         )
-    if not any(landmarks.values()) and set(LANDMARK_SUFFIXES) & set(config.export):
-        logger.warning("The landmark files have no points, since the template has no landmarks.")
     if outdated := run.count_outdated_decisions():
         logger.warning(
             "%d of the decisions in %s %s about areas that have moved or are gone, and %s ignored. "
