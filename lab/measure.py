@@ -39,9 +39,10 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee import measure
 from kneematch.knee.measure import ANGLE, COMPARTMENTS, UNITS, Outlines, measure_outlines
-from kneematch.knee.measuring import JointOnFilm, find_outlines, measure_knees, outline_network
+from kneematch.knee.measuring import JointOnFilm, LoadedNetwork, find_outlines, measure_knees
 from kneematch.knee.quality import exposed_field
-from kneematch.training.outline_training import SUFFIX, DrawnKnee, read_masks
+from kneematch.models.outline_inference import cpu_outline_network
+from kneematch.models.outlines import load_network
 from kneephantoms import phantom, true_knees
 from kneephantoms.film_plan import plan_film
 
@@ -58,6 +59,7 @@ REPEAT_DEG = 7.0
 # Crops of each grade in the public set that the graded ones are drawn from.
 OWN_PROPORTIONS = (3253, 1495, 2175, 1086, 251)
 SEVERE = 3  # Kellgren-Lawrence grade
+MASK = "-mask"  # NAME.png has its mask in NAME-mask.png
 DETECTOR = cache(Detector.load)
 
 
@@ -72,6 +74,12 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     tasks[args.what](args)
+
+
+@cache
+def outline_network(path: str | None = None) -> LoadedNetwork:
+    """Return the outline network of a file, or the built-in one, ready for a CPU."""
+    return cpu_outline_network(load_network(path))
 
 
 def phantoms(args: argparse.Namespace) -> None:
@@ -231,10 +239,27 @@ def repeat(args: argparse.Namespace) -> None:
     table(("measure", "knees", "median difference", "within-knee sd", "correlation"), rows)
 
 
-def drawn_mask(crop: DrawnKnee) -> NDArray[np.bool_]:
-    """Return the mask (H, W) that an expert drew."""
-    mask = read(crop.path.with_name(f"{crop.path.stem}{SUFFIX}{crop.path.suffix}")).pixels
-    return np.asarray(mask > mask.max() / 2)
+def read_masks(folder: Path) -> Iterator[tuple[Radiograph, NDArray[np.bool_]]]:
+    """Yield the crops of a folder that have a mask (H, W), by name."""
+    for path in sorted(folder.glob(f"*{MASK}.*")):
+        mask = read(path).pixels
+        crop = path.with_name("".join(path.name.rsplit(MASK, 1)))
+        yield read(crop), np.asarray(mask > mask.max() / 2)
+
+
+def outlines_of_mask(mask: NDArray[np.bool_]) -> Outlines:
+    """Return the outlines of a joint space (H, W), column by column; medial is taken as left.
+
+    The plateau reaches from the mask's first to its last column. A column without mask between
+    them, where bone touches bone, is interpolated.
+    """
+    columns = np.flatnonzero(mask.any(0))
+    drawn = mask[:, columns]
+    top = drawn.argmax(0).astype(np.float64)
+    bottom = len(mask) - drawn[::-1].argmax(0).astype(np.float64)
+    x = np.concatenate([[columns[0]], columns + 0.5, [columns[-1] + 1.0]])
+    femur, tibia = (np.stack([x, np.pad(y, 1, mode="edge")], 1) for y in (top, bottom))
+    return Outlines(femur, tibia, "left")
 
 
 def mask_of_outlines(outlines: Outlines, size: tuple[int, int]) -> NDArray[np.bool_]:
@@ -263,20 +288,20 @@ def masks(args: argparse.Namespace) -> None:
     dice: list[float] = []
     rows: list[tuple[float, float, float, float]] = []
     flagged = missed = 0
-    for crop in read_masks(args.real / "joint-space"):
-        knee = measured(read(crop.path), args)
+    for crop, drawn in read_masks(args.real / "joint-space"):
+        knee = measured(crop, args)
         if knee is None or knee.measures is None:
             missed += 1
             continue
         flagged += knee.needs_review
-        found, drawn = knee.measures.outlines, drawn_mask(crop)
+        found, truth = knee.measures.outlines, outlines_of_mask(drawn)
         mask = mask_of_outlines(found, drawn.shape)
         dice.append(2 * (mask & drawn).sum() / (mask.sum() + drawn.sum()))
-        (left, _), (right, _) = crop.outlines.tibia[[0, -1]]
+        (left, _), (right, _) = truth.tibia[[0, -1]]
         for number, ends in enumerate(COMPARTMENTS.values()):
             x = left + (right - left) * np.linspace(*ends, 21)
             expert, ours = (
-                100 / (right - left) * widths_between(each, x) for each in (crop.outlines, found)
+                100 / (right - left) * widths_between(each, x) for each in (truth, found)
             )
             places = found.in_plateau_widths(np.stack([x, np.full_like(x, found.tibia[0, 1])], 1))
             sd = measure.width_deviations(found, places[:, 0])

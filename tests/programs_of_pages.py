@@ -37,8 +37,6 @@ def run(name: str, *arguments: str) -> int:
 
 def brief(words: list[str]) -> list[str]:
     """Return the options that make a training short; that of another part has none, and is."""
-    if "--outlines" in words:
-        return ["--steps", "2"]
     annotation = load_annotation(words[words.index("--template") + 1])
     return ["--epochs", "1"] if annotation.find == KNEES else []
 

@@ -29,7 +29,6 @@ from kneematch.models.outlines import (
     split_logits,
     standardize,
 )
-from kneematch.training.outline_training import line_loss
 from kneematch.training.recipes import freeze_batchnorm
 from phantom_outlines import (
     JOINT,
@@ -47,6 +46,8 @@ FIRST_SEED = 20_000_000  # disjoint from those of any test
 FROZEN_FROM = 0.6
 WARM_UP = 0.1  # share of the steps during which the learning rate rises
 SIDE_WEIGHT = 0.3  # weight in the loss of the sides and of each coordinate of the margins
+TARGET_SD = 1.0  # standard deviation of the distribution that is learnt, in pixels
+DISTANCE_WEIGHT = 0.2  # weight in the loss of the mean's error in pixels
 LEG_SHARE = 0.25  # size of a batch of leg crops over that of a batch of joint crops
 
 
@@ -150,6 +151,21 @@ def outline_loss(network: OutlineNetwork, batch: TrainingCrops) -> Tensor:
     at_ends = (line_loss(each, batch.margins[..., k]) for k, each in enumerate(ends))
     around = line_loss(sides, batch.sides) + torch.stack(list(at_ends)).sum()
     return line_loss(borders, batch.borders) + SIDE_WEIGHT * around
+
+
+def line_loss(logits: Tensor, places: Tensor) -> Tensor:
+    """Return the mean loss of distributions (..., K) whose true places (...) may be NaN."""
+    length = logits.shape[-1]
+    known = places.isfinite() & (places > 0) & (places < length)
+    logits, places = logits[known], places[known]
+    if not len(places):
+        return logits.sum() * 0.0
+    centres = torch.arange(length, device=logits.device) + 0.5
+    target = (-0.5 * ((centres - places[:, None]) / TARGET_SD).square()).softmax(-1)
+    log_share = logits.log_softmax(-1)
+    mean = (log_share.exp() * centres).sum(-1)
+    distance = torch.nn.functional.smooth_l1_loss(mean, places)
+    return -(target * log_share).sum(-1).mean() + DISTANCE_WEIGHT * distance
 
 
 if __name__ == "__main__":

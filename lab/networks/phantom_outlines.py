@@ -13,7 +13,6 @@ from torch import Tensor
 
 from kneematch.knee.measure import Array, Outlines
 from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, CropFrame
-from kneematch.training.outline_training import MAX_ROTATION_DEG, MAX_SHIFT, MAX_ZOOM
 from kneephantoms.anatomy import (
     KneeShape,
     femur_border,
@@ -42,6 +41,10 @@ TIBIA_STARTS_V: Final = 0.04  # and those of the tibia below it
 FARTHEST_V: Final = 1.6  # to which true outlines follow the shafts
 REACH: Final = 0.4  # how far from a border its displacement is felt, in plateau widths
 SMALLEST_GAP: Final = 0.003  # width of the joint space, in plateau widths
+# How crops vary
+MAX_ROTATION_DEG: Final = 8.0
+MAX_SHIFT: Final = 0.09  # in plateau widths
+MAX_ZOOM: Final = 0.16  # natural logarithm
 
 
 @dataclass(frozen=True, slots=True)

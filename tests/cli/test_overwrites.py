@@ -1,7 +1,6 @@
 """Every command that writes, given a file or folder of the user as its target: it is refused."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ COMMANDS: list[tuple[str, ...]] = [
     (*TRAIN, "mine.safetensors"),
     (*TRAIN, "measured.safetensors"),  # whose metrics are there
     (*TRAIN, FILM),
-    ("train", "--outlines", "run", "-o", "mine.safetensors"),
-    ("train", "--masks", "films", "-o", FILM),
     ("evaluate", "films", "--template", "films/template.json", "-o", "evaluated"),
     ("export-onnx", "-o", "exported"),
     ("annotate", FILM, "--no-browser", "-o", FILM),
@@ -45,7 +42,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "run-0.2" / "journal.jsonl").write_text("mine")
     (folder / "evaluated" / "evaluation.md").write_text("mine")
     (folder / "exported" / "pose.onnx").write_text("mine")
-    (folder / "run" / "outlines.json").write_text(json.dumps({"knees": []}))
     return folder
 
 

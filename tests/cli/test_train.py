@@ -162,16 +162,3 @@ def test_train_reports_errors_in_one_line(
     assert message in error
     assert "Traceback" not in error
     assert not folder.written("x")
-
-
-def test_train_refuses_options_that_outlines_have_not(
-    folder: Folder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = folder.command("x.safetensors", "--outlines", "run", "--rounds", "2", "--resume")
-    assert main(command) == 2
-    told = capsys.readouterr().err
-    assert "--rounds, " in told
-    assert "--resume, FILMS, --template cannot be used with --outlines or --masks." in told
-    assert told.count("\n") == 1
-    assert main(folder.command("x.safetensors", "--root", "films")) == 2
-    assert "--root needs --outlines." in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +14,11 @@ from kneematch.knee.measuring import (
     measure_knees,
     measure_placed_knees,
     move_to_edge,
-    outline_network,
     smooth,
     until_jump,
 )
 from kneematch.knee.quality import CUT, METAL
-from kneematch.models.outlines import OutlineNetwork, save_network
+from kneematch.models.outlines import OutlineNetwork
 from kneephantoms.film_plan import plan_film
 from kneephantoms.rendering import Phantom, phantom
 from phantom_films import radiograph
@@ -68,21 +66,11 @@ def test_measure_knees_flags_what_an_untrained_network_sees(
         assert again.to_dict() == knee.to_dict()
 
 
-def test_outline_network_reads_a_file_again_that_was_replaced(tmp_path: Path) -> None:
-    path, crop, seen = tmp_path / "outlines.safetensors", torch.rand(1, 1, 256, 256), []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        save_network(path, OutlineNetwork((4, 4, 4, 4, 4)), {"size": seed * "more"})
-        seen.append(outline_network(str(path))(crop))
-        assert outline_network(str(path)) is outline_network(str(path))
-    assert not torch.equal(*seen)
-
-
 def test_measure_placed_knees_looks_for_obstacles_at_the_new_place(made: Phantom) -> None:
     knee = replace(detection(made, 0), needs_review=True, reasons=(METAL,))
     to_edge = np.array([[1, 0, -knee.centre[0]], [0, 1, 0], [0, 0, 1]])
     edge = replace(knee, to_film=to_edge @ knee.to_film, landmarks={})
-    good, cut = measure_placed_knees(radiograph(made), [knee, edge], outline_network())
+    good, cut = measure_placed_knees(radiograph(made), [knee, edge])
     assert values(good)["jsw_x250"] is not None
     assert cut.measures is not None
     assert {each.reason for each in cut.measures.values.values()} == {CUT}

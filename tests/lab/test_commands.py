@@ -6,10 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import typer
 
 from kneematch.cli.main import app
+from kneematch.knee.measure import widths_at
 from kneephantoms import SynthConfig, synthesize
+from measure import outlines_of_mask
 from results import PARTS
 from servers import tool
 
@@ -95,6 +99,15 @@ def test_results_names_commands_and_options_that_exist() -> None:
 
 def test_measure_compares_phantoms_with_their_outlines() -> None:
     assert "joint-line angle, degrees" in checked("measure.py", "phantoms", "--films", "1")
+
+
+def test_outlines_of_mask_are_its_borders_bridged_where_columns_are_empty() -> None:
+    x, y = np.arange(120), np.arange(80)[:, None]
+    mask = (x >= 10) & (x < 110) & (y >= 40 - (x - 10) / 10) & (y < 50)
+    widths = widths_at(outlines_of_mask(mask), np.linspace(0.1, 0.3))
+    assert widths.min() == pytest.approx(11, abs=0.6)
+    mask[:, 40:50] = False
+    assert outlines_of_mask(mask).width_px == 100
 
 
 def test_code_size_counts_lines_and_files() -> None:

@@ -1,16 +1,14 @@
 """`kneematch train`, `evaluate` and `export-onnx`: make, compare and export models."""
 
 import shlex
-from collections.abc import Collection, Sequence
 from dataclasses import fields
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from kneematch.cli.options import Force, OutFolder, Quiet, Root, config_options
+from kneematch.cli.options import Force, OutFolder, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
@@ -21,11 +19,9 @@ from kneematch.cli.terminal import (
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import RUNS, EvaluateConfig
 from kneematch.films.files import writing
-from kneematch.options import INPUT, METHOD, OUTPUT
+from kneematch.options import INPUT, OUTPUT
 from kneematch.training.config import TrainConfig
 
-TUNING_OPTIONS: Final = ("device", "seed", "force")  # which apply to the outline network, too
-PART_OPTIONS: Final = ("force",)  # the same for the landmarks of another part
 MOST_REASONS: Final = 10
 
 _input: Any = partial(typer.Option, rich_help_panel=INPUT)
@@ -45,39 +41,14 @@ def train(
     ],
     config: TrainConfig,
     films: Annotated[
-        list[str] | None,
+        list[str],
         typer.Argument(
             metavar="FILMS", help="Films, folders, patterns such as 'films/*.dcm', or @list.txt."
         ),
-    ] = None,
+    ],
     template: Annotated[
-        Path | None, _input(metavar="FILE", help="Annotation written by `kneematch annotate`.")
-    ] = None,
-    outlines: Annotated[
-        Path | None,
-        _input(
-            metavar="RUN",
-            help="Tune the outline network instead, on the corrected outlines of a run.",
-        ),
-    ] = None,
-    root: Root = None,
-    masks: Annotated[
-        Path | None,
-        _input(
-            metavar="FOLDER",
-            help="Tune the outline network instead, on crops NAME.png with masks NAME-mask.png.",
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Training steps with --outlines or --masks.",
-            rich_help_panel=METHOD,
-            show_default="600",
-        ),
-    ] = None,
+        Path, _input(metavar="FILE", help="Annotation written by `kneematch annotate`.")
+    ],
     quiet: Quiet = False,
 ) -> None:
     """Train both networks on films without labels to find the boxes of a template.
@@ -94,34 +65,6 @@ def train(
     NAME.metrics.csv shows the progress. A checkpoint is kept beside it until the training ends.
     """
     progress = choose_messages(quiet=quiet)
-    if root is not None and outlines is None:
-        raise SettingsError("--root needs --outlines.")
-    if outlines is not None or masks is not None:
-        from kneematch.training.outline_training import (
-            STEPS,
-            read_corrected,
-            read_masks,
-            tune_outlines,
-        )
-
-        more = ["FILMS"] * bool(films) + ["--template"] * (template is not None)
-        _refuse_others(config, TUNING_OPTIONS, more, "with --outlines or --masks")
-        tuning = {name: getattr(config, name) for name in TUNING_OPTIONS}
-        knees = chain(
-            () if outlines is None else read_corrected(outlines, root),
-            () if masks is None else read_masks(masks),
-        )
-        with writing(out):
-            count = tune_outlines(knees, out, steps=steps or STEPS, progress=progress, **tuning)
-        if not quiet:
-            typer.echo(f"{shown(out)}: tuned on {count} knees")
-        return
-    if steps is not None:
-        raise SettingsError("--steps needs --outlines or --masks. To train longer, use --epochs.")
-    if not films or template is None:
-        raise SettingsError(
-            "Name films and a --template, or outlines to learn from with --outlines or --masks."
-        )
     from kneematch.films.annotation import KNEES, load_annotation
     from kneematch.training.landmark_training import LearntLandmarks, train_landmarks
     from kneematch.training.trainer import TrainResult, checkpoint_path
@@ -130,7 +73,15 @@ def train(
     result: TrainResult | LearntLandmarks
     other_part = load_annotation(template).find != KNEES
     if other_part:
-        _refuse_others(config, PART_OPTIONS, [], "with a template of another part than knees")
+        given = [
+            f"--{item.name.replace('_', '-')}"
+            for item in fields(config)
+            if item.name != "force" and getattr(config, item.name) != item.default
+        ]
+        if given:
+            raise SettingsError(
+                f"{', '.join(given)} cannot be used with a template of another part than knees."
+            )
         with writing(out):
             result = train_landmarks(films, template, out, force=config.force, progress=progress)
     else:
@@ -144,19 +95,6 @@ def train(
         typer.echo(f"Next: kneematch detect FILMS {shown(model)} -o found")
     if result.failures:
         raise typer.Exit(SOME_FAILED)
-
-
-def _refuse_others(
-    config: TrainConfig, known: Collection[str], more: Sequence[str], where: str
-) -> None:
-    """Raise SettingsError if options were given besides those that are known in this training."""
-    given = [
-        f"--{item.name.replace('_', '-')}"
-        for item in fields(config)
-        if item.name not in known and getattr(config, item.name) != item.default
-    ]
-    if given := [*given, *more]:
-        raise SettingsError(f"{', '.join(given)} cannot be used {where}.")
 
 
 @config_options(EvaluateConfig)

@@ -17,7 +17,6 @@ from scipy.linalg import solveh_banded
 from scipy.ndimage import gaussian_filter1d, map_coordinates
 
 from kneematch.films.annotation import find_plateau_margins
-from kneematch.films.files import FileVersion, file_versions
 from kneematch.films.radiograph import Radiograph, average_blocks
 from kneematch.knee.crop import CropPlace, cut
 from kneematch.knee.detection import CORNERS, Detection
@@ -87,15 +86,10 @@ class JointOnFilm(NamedTuple):
     medial: str  # the side of the picture that is medial, "left", "right", or empty if not known
 
 
-def outline_network(path: str | None = None) -> LoadedNetwork:
-    """Return the outline network of a file, or the built-in one, ready for a CPU."""
-    return _loaded(path, None if path is None else file_versions([path])[0])
-
-
 @cache
-def _loaded(path: str | None, version: FileVersion | None) -> LoadedNetwork:
-    """Return the network of a version of a file, which training may replace."""
-    return cpu_outline_network(load_network(path))
+def outline_network() -> LoadedNetwork:
+    """Return the built-in outline network, ready for a CPU."""
+    return cpu_outline_network(load_network())
 
 
 @cache
@@ -115,15 +109,13 @@ def measure_knees(
     return _measured(film, found, network, obstacles)
 
 
-def measure_placed_knees(
-    film: Radiograph, placed: Sequence[Detection], network: LoadedNetwork
-) -> tuple[Detection, ...]:
+def measure_placed_knees(film: Radiograph, placed: Sequence[Detection]) -> tuple[Detection, ...]:
     """Return knees that a reviewer placed with outlines and measures; they need no review.
 
     Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
     """
     obstacles = [_obstacles(film, knee) for knee in placed]
-    measured = _measured(film, placed, network, obstacles)
+    measured = _measured(film, placed, outline_network(), obstacles)
     return tuple(replace(knee, needs_review=False, reasons=()) for knee in measured)
 
 
@@ -190,11 +182,7 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
 
 @torch.inference_mode()
 def find_outlines(joints: Sequence[JointOnFilm], network: LoadedNetwork) -> list[Outlines]:
-    """Return the outlines of knees, which the network sees together.
-
-    The shafts are left to the built-in network: a tuned one has seen joints only, and may have
-    forgotten them.
-    """
+    """Return the outlines of knees, which the network sees together."""
     near, far = (
         [crop_place(joint.centre, joint.across, frame) for joint in joints]
         for frame in (JOINT_FRAME, LEG_FRAME)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import file_versions, remove_leftovers
+from kneematch.films.files import content_hash, file_versions, remove_leftovers
 from kneematch.films.run_folder import FOLDERS, find_root
 from kneematch.knee.decision import apply_decisions
 from kneematch.options import as_path
@@ -56,7 +56,7 @@ def apply_review(
         remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         films = list(run.to_visit(run.decided()))
         if config.measure and films:
-            outline_file(run, config, folder)
+            check_outline_network(run)
         visit = Visit(config, out, folder)
         same, changed = _divide(films, folder)
         visits = map_visits(visit, same, workers=choose_workers(workers, len(same)))
@@ -104,20 +104,15 @@ def ended_run(run: Run) -> dict[str, Any]:
     return dict(stored)
 
 
-def outline_file(run: Run, config: DetectConfig, root: Path) -> str | None:
-    """Return the file of a run's outline network, None for the built-in one.
+def check_outline_network(run: Run) -> None:
+    """Raise SettingsError if the knees of a run were measured by another outline network."""
+    from kneematch.models.outlines import OUTLINES_FILE  # imports torch, which is slow
 
-    Raises:
-        SettingsError: another network lies in its place.
-    """
-    if config.outlines is not None:
-        config = replace(config, outlines=str(root / config.outlines))
-    if config.outline_hash()["outlines"] != run.setting("fingerprint").get("outlines"):
+    if content_hash(OUTLINES_FILE) != run.setting("fingerprint").get("outlines"):
         raise SettingsError(
-            f"{config.outlines or 'The built-in outline network'} is not the network that measured "
-            f"the knees of {run.out}. Put that one back, or run the films again."
+            f"The outline network is not the network that measured the knees of {run.out}. Run the "
+            "films again."
         )
-    return config.outlines
 
 
 def run_config(run: Run) -> DetectConfig:

@@ -100,12 +100,6 @@ class DetectConfig:
         metavar="FACTOR",
         default_text="1, mm at the detector",
     )
-    outlines: str | None = _method(
-        None,
-        help="Outline network written by `kneematch train --outlines`.",
-        metavar="FILE",
-        default_text="the built-in one",
-    )
     overlays: bool = _output(False, help="Draw the areas on a picture of every film with knees.")
     overlay_format: str = _output(
         JPEG,
@@ -170,7 +164,7 @@ class DetectConfig:
             )
         needed = {
             "crops": ["crop_mm", "crop_spacing", "crop_px", "mirror"],
-            "measure": ["magnification", "outlines"],
+            "measure": ["magnification"],
         }
         for name, dependent in needed.items():
             for each in dependent:
@@ -252,6 +246,7 @@ class DetectConfig:
         from kneematch.knee.detector import needs_model
         from kneematch.models.locator import LOCATOR_FILE
         from kneematch.models.model_file import builtin_model
+        from kneematch.models.outlines import OUTLINES_FILE
 
         files: dict[str, str | Path] = {}
         if needs_model(bool(self.template), self.method, paper=self.paper):
@@ -262,16 +257,9 @@ class DetectConfig:
             ending = f"_{number}" if number > 1 else ""
             files[f"template{ending}"] = template
             files[f"template_film{ending}"] = load_annotation(template).film
+        if self.measure:
+            files["outlines"] = OUTLINES_FILE
         return {name: content_hash(path) for name, path in files.items()}
-
-    def outline_hash(self) -> dict[str, str]:
-        """Return the SHA-256 of the outline network, after checking that it can be used."""
-        from kneematch.films.files import content_hash
-        from kneematch.knee.measuring import outline_network
-        from kneematch.models.outlines import OUTLINES_FILE
-
-        outline_network(self.outlines)
-        return {"outlines": content_hash(self.outlines or OUTLINES_FILE)}
 
 
 def _check_side_pattern(pattern: str) -> None:

@@ -228,8 +228,6 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     visit = Visit(chosen, out)
     if searches:
         visit.__dict__["detectors"] = detectors
-    if config.measure:
-        hashes |= config.outline_hash()
     usual, knees = config.method == AUTO and not config.paper, detectors.get("")
     if config.template and usual and knees is not None and knees.method != LOCATOR:
         logger.warning(

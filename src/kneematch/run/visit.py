@@ -26,7 +26,6 @@ from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
-    from kneematch.knee.measuring import LoadedNetwork
     from kneematch.run.searchers import SharedDetector
 
 
@@ -47,16 +46,6 @@ class Visit:
     def detectors(self) -> "Mapping[str, Detector | SharedDetector]":
         """The detectors by template, loaded when the first film is searched."""
         return {"": self.shared} if self.shared else self.config.load_detectors()
-
-    @cached_property
-    def outlines(self) -> "LoadedNetwork | None":
-        """The outline network; None in a run without measures."""
-        if not self.config.measure:
-            return None
-        from kneematch.knee.measuring import outline_network  # imports SciPy, which is slow
-
-        path = self.config.outlines
-        return outline_network(None if path is None else str(self.root / path))
 
     @cached_property
     def artifacts(self) -> list[Artifact]:
@@ -90,7 +79,7 @@ class Visit:
     @property
     def _needs_whole(self) -> bool:
         """Whether more is done with a film than searching it."""
-        return bool(self.artifacts) or self.outlines is not None
+        return bool(self.artifacts) or self.config.measure
 
     @property
     def _may_reduce(self) -> bool:
@@ -176,7 +165,7 @@ class Visit:
         self, pixels: Radiograph | FilmError, knees: tuple[Detection, ...], *, placed: bool = False
     ) -> tuple[Detection, ...]:
         """Return knees with measures; one that cannot be measured is to be reviewed."""
-        if self.outlines is None or not isinstance(pixels, Radiograph):
+        if not self.config.measure or not isinstance(pixels, Radiograph):
             return knees
         others = tuple(area for area in knees if area.template)
         knees = tuple(knee for knee in knees if not knee.template)
@@ -186,7 +175,7 @@ class Visit:
 
         measure = measure_placed_knees if placed else measure_knees
         try:
-            return (*measure(pixels, knees, self.outlines), *others)
+            return (*measure(pixels, knees), *others)
         except Exception as error:  # noqa: BLE001 - one film must not stop the others
             reason = f"not measured (unexpected {type(error).__name__})"
             failed = (

@@ -50,7 +50,11 @@ logger = logging.getLogger("kneematch")
 def load(visit: Visit) -> None:
     """Load the networks into a worker process."""
     load_worker(visit)
-    _ = visit.detectors, visit.outlines
+    _ = visit.detectors
+    if visit.config.measure:
+        from kneematch.knee.measuring import outline_network  # imports SciPy, which is slow
+
+        outline_network()
 
 
 def examine(film: FilmRecord) -> FilmRecord:

@@ -40,7 +40,7 @@ from kneematch.knee.measure import (
 from kneematch.knee.quality import ATYPICAL, NO_KNEE
 from kneematch.options import LOCATOR
 from kneematch.paper.split import SIDES
-from kneematch.run.apply import apply_review, ended_run, outline_file, run_config
+from kneematch.run.apply import apply_review, check_outline_network, ended_run, run_config
 from kneematch.run.database import Run
 from kneematch.run.pipeline import DetectResult
 from kneematch.web.knee_rows import (
@@ -105,7 +105,7 @@ class ReviewSession:
         """Open the folder `out` of a run; `reader` is stored with each decision.
 
         Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
-        run's template and networks. Raise SettingsError if the folder cannot be reviewed.
+        run's template and model. Raise SettingsError if the folder cannot be reviewed.
         """
         if len(reader) > LONGEST["reader"]:
             raise SettingsError(f"A reader's name has at most {LONGEST['reader']} characters.")
@@ -175,7 +175,7 @@ class ReviewSession:
         """Return the outlines and measures of a knee as the run's outline network makes them.
 
         They were made in the run, unless the reviewer has moved the knee since. Raise SettingsError
-        in a run without measures, or if another network lies in the place of the run's.
+        in a run without measures, or if its knees were measured by another network.
         """
         if not self.config.measure:
             raise SettingsError(f"The run in {self.out} was made without --measure.")
@@ -191,11 +191,11 @@ class ReviewSession:
         return last[1]
 
     def _measure(self, knee: Detection, film: Radiograph) -> JointMeasures:
-        from kneematch.knee.measuring import measure_placed_knees, outline_network  # SciPy is slow
+        from kneematch.knee.measuring import measure_placed_knees  # imports SciPy, which is slow
 
         with self.run() as run:
-            file = outline_file(run, self.config, self.root)
-        (measured,) = measure_placed_knees(film, [knee], outline_network(file))
+            check_outline_network(run)
+        (measured,) = measure_placed_knees(film, [knee])
         if measured.measures is None:
             raise SettingsError("The knee cannot be measured.")
         return measured.measures
