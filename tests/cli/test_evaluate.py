@@ -53,10 +53,9 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "No films"),
+        ([], "Missing argument 'FILMS'"),
         (["film.dcm", "--methods", "nonsense"], "--methods must be some of locator"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
-        (["--templates", "missing"], "missing has 0 templates"),
     ],
 )
 def test_evaluate_refuses_contradictions_in_one_line_and_writes_nothing(

@@ -17,7 +17,6 @@ from kneematch.evaluation.config import EvaluateConfig
         ({"methods": ("neural", "neural")}, "each once"),
         ({"grid": -1}, "grid"),
         ({"resume": True, "force": True}, "`force`"),
-        ({"templates": "folder", "model": "m", "resume": True}, "`model` and `resume`"),
     ],
 )
 def test_evaluate_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:

@@ -20,7 +20,7 @@ from kneematch.evaluation.run import (
     write_report,
 )
 from kneematch.evaluation.scores import MethodRun, Table
-from kneematch.films.annotation import annotate, load_annotation, save_annotation
+from kneematch.films.annotation import load_annotation, save_annotation
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from part_films import part_annotation
@@ -163,29 +163,6 @@ def test_evaluate_without_a_usable_film_writes_tables(
     nothing = evaluate([str(empty)], tmp_path / "out", alone)
     assert nothing.page.exists()
     assert len(nothing.failed) == 1
-
-
-def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path: Path) -> None:
-    drawn = tmp_path / "templates"
-    drawn.mkdir()
-    for row in read_table(folder / "truth.csv")[::2]:
-        left, right = sorted(
-            (float(row[f"plateau_{end}_x_px"]), float(row[f"plateau_{end}_y_px"]))
-            for end in ("medial", "lateral")
-        )
-        film = folder / row["film"]
-        save_annotation(annotate(film, row["side"], left, right), drawn / f"{film.stem}.json")
-    chosen = EvaluateConfig(templates=drawn, paper=True, device="cpu")
-    ranked = evaluate([], tmp_path / "out", chosen)
-    (table,) = ranked.tables
-    assert table.name == "templates"
-    assert {row[0] for row in table.rows} == {path.name for path in drawn.iterdir()}
-    assert len(read_table(ranked.out / "templates.csv")) == 3
-    assert table.caption in ranked.page.read_text()
-    with pytest.raises(SettingsError, match="`force`"):
-        evaluate([], tmp_path / "out", chosen)
-    with pytest.raises(SettingsError, match="takes no films"):
-        evaluate(folder, tmp_path / "other", chosen)
 
 
 @pytest.fixture(scope="module")

@@ -102,9 +102,9 @@ def evaluate(
     out: OutFolder,
     config: EvaluateConfig,
     films: Annotated[
-        list[str] | None,
+        list[str],
         typer.Argument(metavar="FILMS", help="Films, folders, patterns or @list.txt."),
-    ] = None,
+    ],
     quiet: Quiet = False,
 ) -> None:
     """Compare methods on films: their losses and, with labels, their accuracy.
@@ -116,7 +116,7 @@ def evaluate(
 
     progress = choose_messages(quiet=quiet)
     with stopping_cleanly(out / RUNS), writing(out):
-        result = run.evaluate(films or [], out, config, progress=progress)
+        result = run.evaluate(films, out, config, progress=progress)
     reasons = list(result.failed.values())
     print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed. See {shown(result.page)}.")
     if not quiet:

@@ -26,10 +26,6 @@ class EvaluateConfig:
     truth: Path | None = _input(
         help="Labelled tibial plateaus: id, knee, x1, y1, x2, y2[, flag][, source].", metavar="CSV"
     )
-    templates: Path | None = _input(
-        help="Rank the annotated knees (*.json) of this folder instead of comparing methods.",
-        metavar="FOLDER",
-    )
     model: str | None = options.model_option()
     template: str | None = options.template_option()
     methods: tuple[str, ...] = _method(
@@ -52,10 +48,3 @@ class EvaluateConfig:
             raise SettingsError("The grid search is slow: run it on a few films with --grid N.")
         if not self.methods or sorted(set(METHODS) & set(self.methods)) != sorted(self.methods):
             raise SettingsError(f"--methods must be some of {', '.join(METHODS)}, each once.")
-        comparing = ("truth", "model", "template", "grid", "resume")
-        given = [f"--{name}" for name in comparing if getattr(self, name)]
-        if self.templates is not None and given:
-            raise SettingsError(
-                f"--templates ranks templates and compares no methods: leave out "
-                f"{' and '.join(given)}."
-            )

@@ -24,7 +24,6 @@ from kneematch.evaluation.scores import (
     require_margins,
     score_knees,
 )
-from kneematch.evaluation.template_ranking import rank_templates
 from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.csv_text import csv_line
 from kneematch.films.discovery import select_films
@@ -47,7 +46,7 @@ from kneematch.sampling import View, sample
 # Settings that a method's run takes over.
 SHARED: Final = "model", "template", "paper", "force", "device", "batch_size", "workers"
 PAGE: Final = "evaluation.md"
-TABLES: Final = ("losses", "accuracy", "templates")
+TABLES: Final = ("losses", "accuracy")
 
 LOSS_WARNING: Final = (
     "**Do not rank methods by this table.** A lower loss is not a better place: search minimises "
@@ -86,8 +85,6 @@ def evaluate(
 ) -> EvaluateResult:
     """Compare methods on films: loss and, with labels, accuracy.
 
-    With `config.templates`, rank the annotated knees of a folder instead, without films.
-
     Args:
         films: files, folders, patterns, lists (`@list.txt`), or several of these.
         out: folder to write evaluation.md and tables to; each method's run, with
@@ -104,19 +101,11 @@ def evaluate(
     if not (config.resume or config.force) and ((out / PAGE).exists() or any(runs)):
         refuse_existing(out, "an evaluation", can_resume=True)
     device = resolve_device(config.device)
-    if config.templates is None:
-        paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
-        paths, note = _without_template(paths, config.template)
-        labels = None if config.truth is None else load_labels(config.truth)
-        result = replace(_compare_methods(paths, labels, out, config, progress), note=note)
-        about = f"{len(paths)} films"
-    else:
-        if films:
-            raise SettingsError("--templates takes no films: templates are found on each other's.")
-        ranked = rank_templates(config.templates, paper=config.paper, device=device)
-        remove_evaluation(out)
-        result, about = EvaluateResult(out, tables=(ranked,)), f"{len(ranked.rows)} templates"
-    write_report(result, about, device)
+    paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
+    paths, note = _without_template(paths, config.template)
+    labels = None if config.truth is None else load_labels(config.truth)
+    result = replace(_compare_methods(paths, labels, out, config, progress), note=note)
+    write_report(result, f"{len(paths)} films", device)
     return result
 
 
@@ -249,10 +238,7 @@ def remove_evaluation(out: Path) -> None:
 
 
 def write_report(result: EvaluateResult, about: str, device: str) -> None:
-    """Write TABLE.csv for each table, and evaluation.md.
-
-    `about` says what was evaluated.
-    """
+    """Write TABLE.csv for each table, and evaluation.md; `about` says what was evaluated."""
     out = result.out
     make_out_folder(out)
     today = f"{datetime.now(UTC):%Y-%m-%d}"
