@@ -163,9 +163,6 @@ series_option = partial(
     group=INPUT,
     metavar="TEXT",
 )
-limit_option = partial(
-    option, None, help="Only the first N films.", group=INPUT, metavar="N", minimum=1
-)
 resume_option = partial(option, False, help="Continue an interrupted run.", group=OUTPUT)
 force_option = partial(option, False, help="Replace what is there already.", group=OUTPUT)
 seed_option = partial(option, 0, help="Random seed.", group=METHOD, metavar="N", minimum=0)

@@ -127,8 +127,6 @@ def test_detect_ends_with_1_when_all_films_are_bad(
         ["--template", "missing.json"],
         ["--template", "TEMPLATE", "--method", "magic"],
         ["--template", "TEMPLATE", "--batch-size", "0"],
-        ["--template", "TEMPLATE", "--num-parts", "2", "--part-id", "2"],
-        ["--template", "TEMPLATE", "--num-parts", "2", "--part-id", "1"],
         ["--template", "TEMPLATE", "--series", "hand"],
         ["--template", "TEMPLATE", "--ray-address", "1.2.3.4:5"],
         ["--template", "TEMPLATE", "*.xyz"],
@@ -162,15 +160,14 @@ def test_detect_says_that_there_are_no_knees(
     assert following == f"Next: open {out / 'report.html'}"
 
 
-def test_detect_takes_a_part_of_a_list(
+def test_detect_takes_a_list_of_films(
     films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     odd = b"odd \xff name.dcm"
-    Path("list.txt").write_bytes(b"a.dcm\n" + odd + b"\na.dcm\nb.dcm\nc.dcm\n")
+    Path("list.txt").write_bytes(b"a.dcm\n" + odd + b"\na.dcm\n")
     Path(os.fsdecode(odd)).touch()
     template = ["--template", str(films / "template.json"), "--method", "search"]
-    parts = ["--limit", "3", "--num-parts", "2", "--part-id", "1"]
-    assert main(["detect", "@list.txt", *template, *parts, "-o", "out", "--quiet"]) == 1
+    assert main(["detect", "@list.txt", *template, "-o", "out", "--quiet"]) == 1
     assert b"\n" + odd + b"," in Path("out/failures.csv").read_bytes()
-    assert Path("out/failures.csv").read_bytes().count(b"\n") == 2
+    assert Path("out/failures.csv").read_bytes().count(b"\n") == 3

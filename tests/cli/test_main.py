@@ -63,7 +63,7 @@ def test_main_help_shows_no_python_types(
     ("option", "value", "told"),
     [
         ("--workers", "two", "valid integer. See 'kneematch detect --help'."),
-        ("--limit", "0", "1. See 'kneematch detect --help'."),
+        ("--workers", "-1", "0. See 'kneematch detect --help'."),
     ],
 )
 def test_main_names_an_option_with_a_wrong_value(
@@ -98,7 +98,7 @@ def test_detect_takes_settings_from_a_file_and_from_a_run(
     first, second = tmp_path / "first", tmp_path / "second"
     start = ["detect", str(path), "--device", "cpu", "--quiet"]
     main([*start, "-o", str(first), "--config", str(settings), "--crop-mm", "90"])
-    main([*start, "-o", str(second), "--like", str(first / "run.json")])
+    main([*start, "-o", str(second), "--config", str(first / "run.json")])
     for out in (first, second):
         taken = json.loads((out / "run.json").read_text())["settings"]
         assert (taken["crops"], taken["export"], taken["workers"]) == (True, ["coco"], 0)
@@ -112,7 +112,7 @@ def test_detect_takes_settings_from_a_file_and_from_a_run(
     assert main([*start, "-o", str(tmp_path / "third"), "--config", "nope.toml"]) == 2
     assert "nope.toml cannot be read" in one_line(capsys.readouterr().err)
     table = first / "detections.csv"
-    assert main([*start, "-o", str(tmp_path / "third"), "--like", str(table)]) == 2
+    assert main([*start, "-o", str(tmp_path / "third"), "--config", str(table)]) == 2
     assert "neither a TOML file nor the run.json" in one_line(capsys.readouterr().err)
     assert not (tmp_path / "third").exists()
 

@@ -55,12 +55,10 @@ def assert_alike(found: Prepared, expected: Prepared, pixels: float = 0.0) -> No
             assert knee.laterality == same.laterality
 
 
-def test_preparation_refuses_other_sides_and_numbers() -> None:
-    Preparation(left_is="R", knees=1)
+def test_preparation_refuses_other_sides() -> None:
+    Preparation(left_is="R")
     with pytest.raises(SettingsError, match="must be 'R' or 'L', not 'left'"):
         Preparation(left_is="left")
-    with pytest.raises(SettingsError, match="1, 2 or None"):
-        Preparation(knees=3)
 
 
 def test_prepare_goes_on_without_a_gpu_that_is_full(

@@ -28,10 +28,10 @@ RIGHT = KneeLocation(190.0, 105.0, 52.0, 0.0, lateral_left=0.1, score=0.8)
 
 def test_choose_knees_takes_a_pair_before_a_single_knee() -> None:
     assert choose_knees([LEFT, RIGHT]) == [LEFT, RIGHT]
-    assert choose_knees([LEFT, RIGHT], knees=1) == [LEFT]
+    assert choose_knees([LEFT, RIGHT], single=True) == [LEFT]
     assert choose_knees([LEFT]) == [LEFT]
     assert choose_knees([replace(LEFT, score=0.1)]) == []
-    assert choose_knees([replace(LEFT, score=0.1)], knees=1) != []
+    assert choose_knees([replace(LEFT, score=0.1)], single=True) != []
     weak = replace(LEFT, score=0.25)
     assert choose_knees([weak]) == []
     assert choose_knees([weak], least=LEAST_CUT_OUT) == [weak]
@@ -99,10 +99,9 @@ def test_locate_knees_turns_a_film_upright(film: Phantom, turns: int) -> None:
         assert math.dist(place, (other.x, other.y)) < 0.03 * one.width
 
 
-def test_locate_knees_takes_the_number_of_knees_from_the_user(film: Phantom) -> None:
+def test_locate_knees_returns_a_single_knee_if_told_so(film: Phantom) -> None:
     pixels = torch.from_numpy(film.pixels)
-    counts = [len(locate_knees([pixels], builtin_locator(), knees)[0]) for knees in (1, 2)]
-    assert counts == [1, 2]
+    assert len(locate_knees([pixels], builtin_locator(), single=True)[0]) == 1
     noise = torch.rand(300, 400, generator=torch.Generator().manual_seed(0))
     (seen,) = locate_knees([noise], builtin_locator())
     assert all(knee.score < CERTAIN for knee in seen)

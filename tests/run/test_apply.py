@@ -64,12 +64,10 @@ def test_apply_review_visits_only_films_whose_decisions_changed(
     films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    detect_folder(films, out, replace(CONFIG, limit=3, crops=True))
+    detect_folder(f"{films}/phantom-0000[0-2].dcm", out, replace(CONFIG, crops=True))
     rows = read_table(out / "detections.csv")
     read, paths = visit.read_isolated, []
-    monkeypatch.setattr(
-        visit, "read_isolated", lambda path, s, **how: paths.append(path) or read(path, s)
-    )
+    monkeypatch.setattr(visit, "read_isolated", lambda path: paths.append(path) or read(path))
     apply_review(out, workers=0)
     assert paths == []
     decide(out, "left", Decision("rejected", area_of(rows[2])), film=2)
@@ -92,7 +90,7 @@ def test_apply_review_killed_in_between_is_done_again(
     films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    detect_folder(films, out, replace(CONFIG, limit=1, crops=True))
+    detect_folder(films / "phantom-00000.dcm", out, replace(CONFIG, crops=True))
     decide(out, "left", Decision("rejected", area_of(read_table(out / "detections.csv")[0])))
 
     def stop(self: Run, films: object) -> None:
@@ -109,7 +107,7 @@ def test_apply_review_killed_in_between_is_done_again(
 
 def test_apply_review_adds_the_decisions_of_another_run(films: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    detect_folder(films, one, replace(CONFIG, limit=2))
+    detect_folder(f"{films}/phantom-0000[01].dcm", one, CONFIG)
     shutil.copytree(one, two)
     rows = read_table(one / "detections.csv")
     decide(one, "left", Decision("accepted", area_of(rows[0])))
@@ -224,7 +222,7 @@ def test_apply_review_says_how_many_decisions_are_ignored(
     films: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "out"
-    detect_folder(films, out, replace(CONFIG, limit=1))
+    detect_folder(films / "phantom-00000.dcm", out, CONFIG)
     left, _ = read_table(out / "detections.csv")
     decide(out, "left", Decision("accepted", area_of(left)))
     apply_review(out, workers=0)

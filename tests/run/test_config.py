@@ -13,9 +13,6 @@ from kneematch.run.config import DetectConfig, config_from_json
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"limit": 0}, "`limit`"),
-        ({"num_parts": 0}, "`num_parts`"),
-        ({"num_parts": 2, "part_id": 2}, "`part_id`"),
         ({"workers": -1}, "`workers`"),
         ({"engine": "slurm"}, "`engine`"),
         ({"export": ("coco", "pdf")}, "`export`"),

@@ -64,9 +64,9 @@ def test_detect_folder_reads_a_film_once(
     reads: list[str] = []
     read = visit.read_isolated
 
-    def counted(path: str, *limits: float, **how: bool) -> Any:
+    def counted(path: str, **how: bool) -> Any:
         reads.append(path)
-        return read(path, *limits, **how)
+        return read(path, **how)
 
     monkeypatch.setattr(visit, "read_isolated", counted)
     config = replace(CONFIG, overlays=True, crops=True, measure=True, export=("dicom",))
@@ -113,9 +113,9 @@ def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     """Let the search of any other film fail the test."""
     read = visit.read_isolated
 
-    def checked(path: str, cpu_s: float, **how: bool) -> Any:
+    def checked(path: str, **how: bool) -> Any:
         assert path in films or not Path(path).exists()
-        return read(path, cpu_s, **how)
+        return read(path, **how)
 
     monkeypatch.setattr(visit, "read_isolated", checked)
 
@@ -157,7 +157,7 @@ def test_detect_result_is_a_dataframe(named: list[str], out: Path) -> None:
 def test_detect_folder_writes_everything_that_is_requested(
     named: list[str], out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = replace(CONFIG, overlays=True, crops=True, crop_px=50, export=("coco", "dicom"))
+    config = replace(CONFIG, overlays=True, crops=True, crop_mm=30.0, export=("coco", "dicom"))
     before = os.umask(0)
     try:
         result = detect_folder(named, out, config)
@@ -186,7 +186,7 @@ def test_detect_folder_writes_everything_that_is_requested(
     assert rows["crops/b-L.png"] == (named[2], "right")
     assert read_table(out / "crops.csv")[-1]["file"] == "a-2-L.png"
     with Image.open(out / "crops" / "a-2-R.png") as crop:
-        assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
+        assert (crop.size, crop.mode) == ((100, 100), "I;16")
     run = json.loads((out / "run.json").read_text())
     review = sum(row["review"] == "yes" for row in read_table(out / "detections.csv"))
     counts = {"films": 3, "knees": 6, "no_knee": 0, "failed": 1, "review": review}
@@ -436,7 +436,6 @@ def test_detect_folder_refuses_to_continue_with_other_settings(
         "method": "neural",
         "model": str(_other_model(tmp_path)),
         "left_is": "R",
-        "knees": "1",
     }
     for name, value in changed.items():
         with pytest.raises(SettingsError, match=f"another {name}|{name} was \\S+ and is"):

@@ -27,10 +27,11 @@ EMPTY_BYTES = 8192  # of a database without thumbnails
 
 
 def run(films: Path, out: Path, *options: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "kneematch", "detect", ".", "-o", str(out)]
+    few = f"phantom-0000[0-{COUNT - 1}].dcm"
+    command = [sys.executable, "-m", "kneematch", "detect", few, "-o", str(out)]
     command += ["--method", "search"]
     return subprocess.Popen(
-        [*command, "--template", "template.json", "--limit", str(COUNT), *options],
+        [*command, "--template", "template.json", *options],
         cwd=films,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -108,10 +108,10 @@ def test_visit_says_why_a_film_cannot_be_read_after_its_copy(
 ) -> None:
     read = visit.read_isolated
 
-    def taken_away(path: str, cpu_s: float, **how: bool) -> Radiograph:
+    def taken_away(path: str, **how: bool) -> Radiograph:
         if not how.get("reduced") and path.endswith(".dcm"):
             raise Unreadable(f"{path}: The network is down.")
-        return read(path, cpu_s, **how)
+        return read(path, **how)
 
     monkeypatch.setattr(visit, "read_isolated", taken_away)
     detect_folder(large, tmp_path / "found", DetectConfig(workers=0))

@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from film_mouse import drag
 from kneematch.cli.main import main
+from kneematch.films.pictures import save_picture
 from kneematch.films.read import read
 from kneematch.knee.crop import CropSize, cut, place
 from kneematch.knee.detection import Detection
@@ -33,7 +34,7 @@ Knee = tuple[str, str]  # name of the film, half of the picture
 
 EXPORTS = ("coco", "dicom")
 KINDS = (
-    *("--overlays", "--overlay-format", "png", "--crops"),
+    *("--overlays", "--crops"),
     *(word for name in EXPORTS for word in ("--export", name)),
 )
 ACCEPTED, REJECTED = ("film-0.dcm", "left"), ("film-0.dcm", "right")
@@ -205,7 +206,8 @@ def assert_files(out: Path, rows: dict[Knee, Row]) -> None:
             continue
         pixels = read(film)
         drawn = np.asarray(Image.open(made[film, "", "overlays"]).convert("RGB"), int)
-        wanted = np.asarray(draw_detections(pixels, knees).convert("RGB"), int)
+        save_picture(draw_detections(pixels, knees), out.with_name("wanted.jpg"))
+        wanted = np.asarray(Image.open(out.with_name("wanted.jpg")).convert("RGB"), int)
         assert (np.abs(drawn - wanted) > 24).mean() < 1e-4  # the table's numbers are rounded
         report = out / "dicom-objects" / f"{Path(film).stem}-report.dcm"
         groups = hd.sr.srread(report).content.get_planar_roi_measurement_groups()

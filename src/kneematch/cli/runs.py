@@ -75,18 +75,8 @@ SettingsFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take settings from this TOML file; options on the command line override them.",
-        is_eager=True,
-        callback=_take_settings,
-        rich_help_panel="Advanced: input",
-    ),
-]
-LikeRun = Annotated[
-    Path | None,
-    typer.Option(
-        "--like",
-        metavar="RUN.JSON",
-        help="Take the settings of an earlier run from its run.json.",
+        help="Take settings from this TOML file or the run.json of a run; options on the command "
+        "line override them.",
         is_eager=True,
         callback=_take_settings,
         rich_help_panel="Advanced: input",
@@ -107,7 +97,6 @@ def detect(
     out: OutFolder,
     config: DetectConfig,
     config_file: SettingsFile = None,
-    like: LikeRun = None,
     quiet: Quiet = False,
 ) -> None:
     """Find the knee joint areas of films; write tables, a report and pictures.

@@ -22,7 +22,6 @@ class EvaluateConfig:
     """Which methods `kneematch.evaluate` compares, and how they are run."""
 
     series: str | None = options.series_option()
-    limit: int | None = options.limit_option()
     truth: Path | None = _input(
         help="Labelled tibial plateaus: id, knee, x1, y1, x2, y2[, flag][, source].", metavar="CSV"
     )

@@ -101,7 +101,7 @@ def evaluate(
     if not (config.resume or config.force) and ((out / PAGE).exists() or any(runs)):
         refuse_existing(out, "an evaluation", can_resume=True)
     device = resolve_device(config.device)
-    paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
+    paths = select_films(films, series=config.series, leave_out=[out])
     paths, note = _without_template(paths, config.template)
     labels = None if config.truth is None else load_labels(config.truth)
     result = replace(_compare_methods(paths, labels, out, config, progress), note=note)

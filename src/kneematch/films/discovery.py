@@ -1,4 +1,4 @@
-"""Turn files, folders, patterns and lists into a list of films, and select some of them."""
+"""Turn files, folders, patterns and lists into a list of films."""
 
 import glob
 import logging
@@ -75,37 +75,25 @@ def select_films(
     named: Names,
     *,
     series: str | None = None,
-    limit: int | None = None,
-    part: tuple[int, int] = (0, 1),
     leave_out: Sequence[Path] = (),
 ) -> list[str]:
-    """Find films as `find_films` does, and select some of them.
-
-    Args:
-        series: only DICOM files whose SeriesDescription contains this.
-        limit: only the first films.
-        part: (k, n): every n-th of these from number k on. Shards are interleaved, since films of
-            one origin, and so of one size, often stand together.
+    """Find films as `find_films` does; of DICOM files, only those of a series.
 
     Raises:
-        SettingsError: nothing is left.
+        SettingsError: no film has this in its SeriesDescription.
     """
     films = find_films(named, leave_out=leave_out)
-    if series is not None:
-        inside = in_series(films, series)
-        if not inside:
-            raise SettingsError(
-                f"None of {len(films)} films has {series!r} in its SeriesDescription (--series). "
-                "`kneematch info` prints what the films have."
-            )
-        if others := len(films) - len(inside):
-            logger.info("%d of %d films are of other series", others, len(films))
-        films = inside
-    chosen = films[:limit]
-    first, count = part
-    if len(chosen) <= first:
-        raise SettingsError(f"--num-parts {count} is more than the number of films, {len(chosen)}.")
-    return chosen[first::count]
+    if series is None:
+        return films
+    inside = in_series(films, series)
+    if not inside:
+        raise SettingsError(
+            f"None of {len(films)} films has {series!r} in its SeriesDescription (--series). "
+            "`kneematch info` prints what the films have."
+        )
+    if others := len(films) - len(inside):
+        logger.info("%d of %d films are of other series", others, len(films))
+    return inside
 
 
 def common_folder(films: Collection[str]) -> str:

@@ -18,14 +18,14 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-CPU_S: Final = 60.0  # CPU time to read a film, unless the user sets another
+CPU_S: Final = 60.0  # CPU time to read a film
 KEPT_BYTES: Final = 512 << 20  # freed memory that is not returned before a film is decoded
 SLACK_BYTES: Final = 128 << 20  # for what does not grow with the film, such as loaded libraries
 STATE: Final = Path("/proc/self/statm")  # its first number: pages of virtual memory
 
 
 @contextmanager
-def cpu_limit(seconds: float) -> Iterator[None]:
+def cpu_limit(seconds: float = CPU_S) -> Iterator[None]:
     """Have this process killed by SIGPROF when it takes more CPU time than this.
 
     An exception would wait for the end of a native decoder, which is what takes the time.

@@ -27,7 +27,7 @@ from kneematch.errors import (
 )
 from kneematch.films.codestreams import check_codestream
 from kneematch.films.files import open_regular
-from kneematch.films.limits import CPU_S, cpu_limit, memory_limit
+from kneematch.films.limits import cpu_limit, memory_limit
 from kneematch.films.radiograph import (
     BOTH_KNEES,
     IN_MEMORY,
@@ -88,7 +88,6 @@ def _read_file(file: BinaryIO, path: Path, **how: bool) -> Radiograph:
 
 def read_isolated(
     path: str | os.PathLike[str],
-    cpu_s: float = CPU_S,
     *,
     reduced: bool = False,
     also_whole: bool = False,
@@ -96,11 +95,10 @@ def read_isolated(
     """Read a film like `read`; a native crash of its decoder becomes a FilmError.
 
     Compressed films are decoded in another process, unless this is a worker process already, and
-    may take `cpu_s` seconds of CPU time and as much memory as their size explains.
+    may take 60 s of CPU time and as much memory as their size explains.
 
     Args:
         path: the film's file.
-        cpu_s: seconds of CPU time that decoding may take.
         reduced: return a smaller copy of a large DICOM film, which is enough to find adult knees.
             Of JPEG 2000 films it is decoded in a tenth of the time.
         also_whole: all pixels are needed as well: reduce only where that saves much time.
@@ -108,9 +106,9 @@ def read_isolated(
     how = {"reduced": reduced, "also_whole": also_whole}
     if multiprocessing.parent_process() is not None or is_uncompressed(path):
         where = as_path("path", path)
-        with cpu_limit(cpu_s), _opened(where) as file:
+        with cpu_limit(), _opened(where) as file:
             return _read_file(file, where, **how)
-    call = partial(_read_or_error, cpu_s=cpu_s, how=how)
+    call = partial(_read_or_error, how=how)
     result = call_in_child(call, os.fspath(path))
     if isinstance(result, WorkerDied):
         raise Unreadable(f"{os.fspath(path)}: {result}")
@@ -119,10 +117,10 @@ def read_isolated(
     return result
 
 
-def _read_or_error(path: str, cpu_s: float, how: dict[str, bool]) -> Radiograph | FilmError:
+def _read_or_error(path: str, how: dict[str, bool]) -> Radiograph | FilmError:
     """Read a film; errors are returned, since an exception would end the process."""
     try:
-        return read_isolated(path, cpu_s, **how)
+        return read_isolated(path, **how)
     except Exception as error:  # noqa: BLE001 - the caller cannot see what this process raises
         return to_film_error(path, error)
 

@@ -24,21 +24,20 @@ ASSUMED_WIDTH_MM: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class CropSize:
-    """How large crops are: `mm` where the film has spacing, else `px`, else as if it had."""
+    """How large crops are."""
 
     mm: float = 140.0  # side of the square
     spacing_mm: float = 0.3  # pixel spacing of the crop
-    px: int | None = None  # side of the square in film pixels, which are not resized
     mirror: bool = False  # turn every knee as the picture's right half has it
 
     def __post_init__(self) -> None:
         for item in fields(self):
             check_type(item.name, getattr(self, item.name), item.type)
-        for name in ("mm", "spacing_mm", "px"):
+        for name in ("mm", "spacing_mm"):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
+            if not (value > 0 and math.isfinite(value)):
                 raise SettingsError(f"The {name} of crops must be more than 0, not {value}.")
-        side = max(self.px or 0.0, self.mm / self.spacing_mm)
+        side = self.mm / self.spacing_mm
         if side > MOST_PX:
             raise SettingsError(
                 f"Crops of {side:.0f} pixels a side are too large; at most {MOST_PX} are possible. "
@@ -78,11 +77,9 @@ def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = No
     Where the film has no spacing, an assumed one that all its knees share gives them the same
     scale; the default is that of this knee alone.
     """
-    if size.px is not None and found.mm_per_px is None:
-        side, step = size.px, 1.0  # pixels of the crop, and film pixels for each
-    else:
-        mm_per_px = found.mm_per_px or assumed_mm_per_px or assumed_spacing([found])
-        side, step = max(1, round(size.mm / size.spacing_mm)), size.spacing_mm / mm_per_px
+    mm_per_px = found.mm_per_px or assumed_mm_per_px or assumed_spacing([found])
+    # Pixels of the crop, and film pixels for each
+    side, step = max(1, round(size.mm / size.spacing_mm)), size.spacing_mm / mm_per_px
     # Unit vectors on the film along the crop's rows and down its columns.
     across = (found.corners[1] - found.corners[0]) / found.width_px
     down = (found.corners[3] - found.corners[0]) / found.height_px

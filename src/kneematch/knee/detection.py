@@ -173,22 +173,15 @@ class Detection:
         return said if widths else self.name
 
     def crop(
-        self,
-        film: "Film",
-        *,
-        mm: float = 140.0,
-        spacing_mm: float = 0.3,
-        px: int | None = None,
-        mirror: bool = False,
+        self, film: "Film", *, mm: float = 140.0, spacing_mm: float = 0.3, mirror: bool = False
     ) -> NDArray[np.float32]:
         """Cut the area from its film: upright, resampled once, black beyond the film's edge.
 
         Args:
             film: the film on which the area was found, as `Detector.detect` takes it.
             mm: side of the square around the centre. A film without spacing is scaled as if the
-                area were 100 mm wide, unless `px` is given.
+                area were 100 mm wide.
             spacing_mm: pixel spacing of the crop.
-            px: side of the square in film pixels, not resized, for films without spacing.
             mirror: turn knees of the picture's left half so that all look as in its right half.
 
         Returns:
@@ -197,7 +190,7 @@ class Detection:
         from kneematch.films.read import as_radiograph
         from kneematch.knee.crop import CropSize, cut, place
 
-        return cut(as_radiograph(film), place(self, CropSize(mm, spacing_mm, px, mirror)))
+        return cut(as_radiograph(film), place(self, CropSize(mm, spacing_mm, mirror)))
 
     def measure(self, film: "Film") -> "Detection":
         """Return this detection with `measures`, taken from its film (as `detect` takes it)."""

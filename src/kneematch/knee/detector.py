@@ -131,7 +131,6 @@ class Detector:
         paper: bool = False,
         device: str | torch.device = AUTO,
         batch_size: int | None = None,
-        knees: int | None = None,
         left_is: str | None = None,
         cropped: bool = False,
     ) -> "Detector":
@@ -148,8 +147,6 @@ class Detector:
             paper: minimise the paper's energy instead of the robust one.
             device: auto, cpu, cuda or cuda:N, or a torch.device.
             batch_size: films that are searched together. Default: 16. On a CPU it is 1.
-            knees: 1 or 2, how many frontal knees each film shows; None finds out. Methods other
-                than locator always split a film in two, unless its header names one knee.
             left_is: "R" or "L", the patient's side at the left of all pictures; it overrides
                 headers and markers.
             cropped: all pictures were cut out around the joint.
@@ -159,7 +156,7 @@ class Detector:
             TemplateError: the annotation cannot serve as a template.
         """
         given = {"method": method, "paper": paper, "device": str(device), "batch_size": batch_size}
-        given |= {"knees": knees, "left_is": left_is, "cropped": cropped}
+        given |= {"left_is": left_is, "cropped": cropped}
         given |= {"model": _absolute(model), "template": _absolute(template)}
         path = str | os.PathLike[str] | None
         check_type("model", model, path)
@@ -186,7 +183,6 @@ class Detector:
             check=chosen.check,
             preparation=Preparation(
                 locate,
-                knees,
                 side_margin=0.0 if paper else SIDE_MARGIN,
                 left_is=left_is,
                 cropped=cropped,
@@ -341,7 +337,7 @@ class Detector:
     ) -> tuple[Detection, ...]:
         """Return the knees of a film from maps (S, 3, 3) of the template to film pixels."""
         knees = dict(enumerate(film.knees))
-        if not self.preparation.knees:
+        if not self.preparation.single:
             knees = {s: knee for s, knee in knees.items() if qualities[s].is_knee(knee)}
         dropped = [knee for s, knee in enumerate(film.knees) if s not in knees]
         sound = {s for s, knee in knees.items() if not qualities[s].doubts(knee)}

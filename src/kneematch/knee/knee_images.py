@@ -59,7 +59,7 @@ class Preparation:
     """How a film is cut into images of single knees."""
 
     locate: bool = True  # around the knees that the locator finds; or in halves, by its symmetry
-    knees: int | None = None  # how many knees a film shows; None: the locator finds out
+    single: bool = False  # a film surely shows one knee: return the likeliest place
     side_margin: float = SIDE_MARGIN  # how far halves go past the film, as a share of its width
     left_is: str | None = None  # the patient's side at the picture's left, stated by the user
     cropped: bool = False  # pictures were cut out around the joint
@@ -69,8 +69,6 @@ class Preparation:
 
     def __post_init__(self) -> None:
         """Raise SettingsError if a setting cannot be used."""
-        if self.knees not in (None, 1, 2):
-            raise SettingsError(f"knees must be 1, 2 or None, not {self.knees}.")
         if self.left_is not in (None, *LATERALITIES):
             raise SettingsError(f"left_is must be 'R' or 'L', not {self.left_is!r}.")
 
@@ -150,7 +148,7 @@ def _prepare_whole(film: Radiograph, how: WholeFilm) -> PreparedFilm:
 def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm | None]:
     pixels: list[Tensor] = [copy_to(film_tensor(film), how.device) for film in films]
     locator = builtin_locator(how.device, precise=how.precise)
-    locations = locate_knees(pixels, locator, how.knees, cropped=how.cropped, weak=True)
+    locations = locate_knees(pixels, locator, cropped=how.cropped, single=how.single, weak=True)
     images = {k: knee_images(pixels[k], knees) for k, knees in enumerate(locations) if knees}
     findings = _see_findings(images)
     seen = [k for k in images if _is_believed(locations[k], findings[k])]
@@ -172,7 +170,7 @@ def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[Prep
             image = View(image.pixels.flip(-1), image.to_film @ flip)
         knees = map(PreparedKnee, mirrored, sides, locations[k], findings[k])
         prepared[k] = film = _prepared(films[k], image, knees)
-        if how.knees is None and len(mirrored) == 1 and not locations[k][0].quarter_turns:
+        if not how.single and len(mirrored) == 1 and not locations[k][0].quarter_turns:
             second_leg = shows_second_leg(films[k].pixels, locations[k][0], film.field)
             prepared[k] = replace(film, second_leg=second_leg)
     return prepared

@@ -228,18 +228,18 @@ def _peaks(maps: Tensor) -> list[KneeLocation]:
 def locate_knees(
     films: Sequence[Tensor],
     network: Locator,
-    knees: int | None = None,
     *,
     cropped: bool = False,
+    single: bool = False,
     weak: bool = False,
 ) -> list[list[KneeLocation]]:
     """Return the frontal knees of each film (H, W), the picture's left one first.
 
     A film is looked at upright and small, then larger, then with its edges continued, as if it were
     cut out around the joint, and then turned; the first look that is certain decides, or else the
-    best one. Films are looked at together, which is quicker on a GPU. `knees` is how many knees a
-    film is known to show; None finds out. Pictures that are known to be `cropped` are only looked
-    at with their edges continued. Where no knee is found, the likeliest place is returned if it is
+    best one. Films are looked at together, which is quicker on a GPU. Pictures that are known to be
+    `cropped` are only looked at with their edges continued. Films that are known to show a `single`
+    knee have one in any case. Where no knee is found, the likeliest place is returned if it is
     asked for by `weak`.
     """
     best: list[list[KneeLocation]] = [[] for _ in films]
@@ -256,7 +256,7 @@ def locate_knees(
             for k, film in enumerate(films)
             if _score(best[k]) < CERTAIN and max(film.shape) >= least_px
         ]
-        found = _look([films[k] for k in unsure], network, side, turns, edges, knees)
+        found = _look([films[k] for k in unsure], network, side, turns, edges, single=single)
         for k, places in zip(unsure, found, strict=True):
             best[k] = max(best[k], places, key=_score)
     return best if weak else [[knee for knee in places if not knee.weak] for places in best]
@@ -268,7 +268,8 @@ def _look(
     long_side: int,
     turns: int,
     edges: Edges | None,
-    knees: int | None,
+    *,
+    single: bool,
 ) -> list[list[KneeLocation]]:
     """Return the knees that are seen on each film at one resolution and orientation.
 
@@ -285,8 +286,8 @@ def _look(
         plausible = [knee for knee in moved if is_plausible(knee, copy.shape)]
         cut_out = edges is not None and any(k.width > FILLS * width for k in plausible[:1])
         least = LEAST_CUT_OUT if cut_out else LEAST
-        chosen = sorted(choose_knees(plausible, knees, least), key=attrgetter("x"))
-        if knees is None and any(k.score >= LEAST for k in plausible if k not in chosen):
+        chosen = sorted(choose_knees(plausible, least, single=single), key=attrgetter("x"))
+        if not single and any(k.score >= LEAST for k in plausible if k not in chosen):
             chosen = [replace(knee, more=True) for knee in chosen]
         if not chosen:
             chosen = [replace(knee, weak=True) for knee in plausible[:1] if knee.score >= WEAK]
@@ -366,19 +367,20 @@ def is_plausible(knee: KneeLocation, size: Sequence[int]) -> bool:
 
 
 def choose_knees(
-    seen: Sequence[KneeLocation], knees: int | None = None, least: float = LEAST
+    seen: Sequence[KneeLocation], least: float = LEAST, *, single: bool = False
 ) -> list[KneeLocation]:
     """Return the knee or the pair of knees that is most likely among those that were seen.
 
-    `least` is the score that a knee needs if their number is not known.
+    `least` is the score that a knee needs, or the better one of a pair; a `single` one needs none.
     """
-    least, second = (least, SECOND) if knees is None else (0.0, 0.0)
+    if single:
+        return [*seen[:1]]
     pairs = [
         [one, other]
         for one, other in combinations(seen, 2)
-        if one.score >= least and other.score >= second and is_pair(one, other)
+        if one.score >= least and other.score >= SECOND and is_pair(one, other)
     ]
-    if knees == 1 or not pairs:
+    if not pairs:
         return [knee for knee in seen[:1] if knee.score >= least]
     return max(pairs, key=lambda pair: pair[0].score + pair[1].score)
 

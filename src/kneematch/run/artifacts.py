@@ -16,7 +16,7 @@ from kneematch.films.run_folder import CROPS, DICOM, OVERLAYS
 from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
 from kneematch.knee.detection import FILE_ENDINGS, file_endings
 from kneematch.knee.overlay import draw_detections
-from kneematch.run.config import DICOM_OBJECTS, JPEG, OVERLAY_FORMATS, DetectConfig
+from kneematch.run.config import DICOM_OBJECTS, DetectConfig
 from kneematch.run.film_record import FILES, NO_KNEE, SETTINGS, FilmRecord, Made
 
 # Endings of the names of DICOM objects, by kind
@@ -25,7 +25,7 @@ DICOM_ENDINGS: Final = dict(
 )
 # Endings of the names of all files that a film may have, by kind
 ENDINGS: Final = {
-    OVERLAYS: [f".{suffix}" for suffix in OVERLAY_FORMATS],
+    OVERLAYS: [".jpg"],
     CROPS: [f"-{ending}.png" for ending in FILE_ENDINGS],
     DICOM: [f"-{ending}.dcm" for ending in DICOM_ENDINGS.values()],
 }
@@ -62,9 +62,7 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     artifacts = []
     magnification = {"magnification": config.magnification} if config.magnification else {}
     if config.overlays:
-        write = partial(_write_overlay, kind=config.overlay_format)
-        settings = {"format": config.overlay_format, **magnification}
-        artifacts.append(Artifact(OVERLAYS, settings, write))
+        artifacts.append(Artifact(OVERLAYS, magnification, _write_overlay))
     if config.crops:
         size = config.crop_size()
         write = partial(_write_crops, size=size)
@@ -146,13 +144,9 @@ def make_files(
     return made, reasons
 
 
-def _write_overlay(visited: VisitedFilm, folder: Path, *, kind: str) -> Written:
-    name = f"{visited.film.name}.{kind}"
-    picture = visited.picture
-    if kind != JPEG:  # in full size
-        pixels = visited.pixels
-        picture = draw_detections(pixels, visited.film.kept, longest_px=max(pixels.size))
-    save_picture(picture, folder / name)
+def _write_overlay(visited: VisitedFilm, folder: Path) -> Written:
+    name = f"{visited.film.name}.jpg"
+    save_picture(visited.picture, folder / name)
     return [name], ""
 
 

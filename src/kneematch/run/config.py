@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kneematch import __version__, options
 from kneematch.errors import SettingsError
-from kneematch.films.limits import CPU_S
 from kneematch.options import (
     AUTO,
     INPUT,
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
     from kneematch.knee.crop import CropSize
     from kneematch.knee.detector import Detector
 
-KNEES: Final = ("auto", "1", "2")
 ENGINES: Final = ("local", "ray")
-JPEG, PNG = OVERLAY_FORMATS = ("jpg", "png")
 DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
 USUAL_OBJECTS: Final = ("sr", "gsps", "sc")  # and "seg" of measured knees
 EXPORTS: Final = ("coco", "dicom", *DICOM_OBJECTS)
@@ -49,11 +46,6 @@ class DetectConfig:
     """Which films, how they are searched, and what is written."""
 
     series: str | None = options.series_option()
-    limit: int | None = options.limit_option()
-    num_parts: int = _input(
-        1, help="Number of shards to split the films into, for a job array.", metavar="N", minimum=1
-    )
-    part_id: int = _input(0, help="Shard to process, counted from 0.", metavar="N", minimum=0)
 
     model: str | None = options.model_option()
     template: tuple[str, ...] = _method(
@@ -86,11 +78,6 @@ class DetectConfig:
     mm_per_px: float | None = _method(
         None, help="Pixel spacing of films that state none.", metavar="MM"
     )
-    knees: str = _method(
-        "auto",
-        help="Number of frontal knees on each film, for the method locator; auto finds out.",
-        choices=KNEES,
-    )
 
     force: bool = options.force_option()
     measure: bool = _output(False, help="Measure the joint space and the alignment of every knee.")
@@ -101,23 +88,12 @@ class DetectConfig:
         default_text="1, mm at the detector",
     )
     overlays: bool = _output(False, help="Draw the areas on a picture of every film with knees.")
-    overlay_format: str = _output(
-        JPEG,
-        help="Format of the pictures of --overlays: jpg of at most 1,600 pixels a side, or png in "
-        "full size.",
-        choices=OVERLAY_FORMATS,
-    )
     crops: bool = _output(False, help="Cut every knee out, upright, as a 16-bit PNG.")
     crop_mm: float | None = _output(
         None, help="Side length of crops, in mm.", metavar="MM", default_text="140"
     )
     crop_spacing: float | None = _output(
         None, help="Pixel spacing of crops, in mm.", metavar="MM", default_text="0.3"
-    )
-    crop_px: int | None = _output(
-        None,
-        help="Side length of crops of films without pixel spacing, in film pixels.",
-        metavar="N",
     )
     mirror: bool = _output(
         False, help="Mirror crops of knees on the image's left, so that all knees look alike."
@@ -132,12 +108,6 @@ class DetectConfig:
     device: str = options.device_option()
     batch_size: int | None = options.batch_size_option()
     workers: int | None = options.workers_option()
-    time_limit: float = _performance(
-        CPU_S,
-        help="CPU time that reading a film may take, in seconds; one that takes more has failed.",
-        metavar="SECONDS",
-        minimum=1,
-    )
     engine: str = _performance(
         "local", help="Compute on this machine or on a Ray cluster.", choices=ENGINES
     )
@@ -157,13 +127,8 @@ class DetectConfig:
             raise SettingsError("--mm-per-px must be a pixel spacing above 0 and below 10 mm.")
         if self.side_from_name is not None:
             _check_side_pattern(self.side_from_name)
-        if self.part_id >= self.num_parts:
-            raise SettingsError(
-                f"--part-id must be from 0 to {self.num_parts - 1}, since --num-parts is "
-                f"{self.num_parts}."
-            )
         needed = {
-            "crops": ["crop_mm", "crop_spacing", "crop_px", "mirror"],
+            "crops": ["crop_mm", "crop_spacing", "mirror"],
             "measure": ["magnification"],
         }
         for name, dependent in needed.items():
@@ -205,7 +170,6 @@ class DetectConfig:
             paper=self.paper,
             device=self.device,
             batch_size=self.batch_size,
-            knees=None if self.knees == "auto" else int(self.knees),
             left_is=self.left_is,
             cropped=self.cropped,
         )
@@ -220,9 +184,9 @@ class DetectConfig:
         """Return the size of crops; what is not given is CropSize's default."""
         from kneematch.knee.crop import CropSize
 
-        given = {"mm": self.crop_mm, "spacing_mm": self.crop_spacing, "px": self.crop_px}
+        given = {"mm": self.crop_mm, "spacing_mm": self.crop_spacing}
         sizes = {name: value for name, value in given.items() if value is not None}
-        return CropSize(**sizes, mirror=self.mirror)  # type: ignore[arg-type]
+        return CropSize(**sizes, mirror=self.mirror)
 
     def fingerprint(self, method: str, device: str, hashes: Mapping[str, str]) -> Fingerprint:
         """Return what rows depend on, given method and device as chosen and hashes of files."""
@@ -235,7 +199,6 @@ class DetectConfig:
             "cropped": self.cropped,
             "side_from_name": self.side_from_name or "",
             "mm_per_px": str(self.mm_per_px or ""),
-            "knees": self.knees,
             "device": device.split(":")[0],
         }
 

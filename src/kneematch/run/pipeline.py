@@ -109,13 +109,8 @@ def detect_folder(
     """
     check_type("config", config, DetectConfig | None)
     config, out = config or DetectConfig(), as_path("out", out)
-    paths = select_films(
-        films,
-        series=config.series,
-        limit=config.limit,
-        part=(config.part_id, config.num_parts),
-        leave_out=[out, *(out / name for name in FOLDERS)],
-    )
+    own = [out, *(out / name for name in FOLDERS)]
+    paths = select_films(films, series=config.series, leave_out=own)
     started, begun = datetime.now(UTC), monotonic()
     versions = file_versions(paths)
     if not any(versions):

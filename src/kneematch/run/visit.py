@@ -98,12 +98,11 @@ class Visit:
             return to_film_error(path, error)
 
     def _read_whole(self, path: str) -> Radiograph:
-        return self._completed(read_isolated(path, self.config.time_limit), Path(path).name)
+        return self._completed(read_isolated(path), Path(path).name)
 
     def _read_copy(self, path: str) -> Radiograph:
         """Return a smaller copy of a film, which reads the film itself if that is needed."""
-        how = {"reduced": True, "also_whole": self._needs_whole}
-        film = read_isolated(path, self.config.time_limit, **how)
+        film = read_isolated(path, reduced=True, also_whole=self._needs_whole)
         film = self._completed(film, Path(path).name)
         if film.copy_of is None:
             return film.reduced()

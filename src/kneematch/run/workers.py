@@ -89,8 +89,7 @@ def _searchers(visit: Visit, tasks: list[Films], workers: int) -> AbstractContex
 
 def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
     """Return a film whose worker died; what is known of it already stays."""
-    limit = " (--time-limit)" if died.was_slow else ""
-    reason = Unreadable(f"{film.path}: {died}{limit}").message
+    reason = Unreadable(f"{film.path}: {died}").message
     if film.status:
         return replace(film, missing=(reason,))
     return replace(film, status=UNREADABLE, reason=reason)

@@ -212,9 +212,12 @@ class ReviewSession:
         """The run's detector of knees, told that a picture shows one; None if it is gone."""
         model = self.config.model and str(self.root / self.config.model)
         template = tuple(str(self.root / file) for file in self.config.template)
-        config = replace(self.config, model=model, template=template, knees="1", device="cpu")
+        config = replace(self.config, model=model, template=template, device="cpu")
         with suppress(KneematchError):
-            return config.load_detectors().get("")
+            detector = config.load_detectors().get("")
+            if detector is not None:
+                preparation = replace(detector.preparation, single=True)
+                return replace(detector, preparation=preparation)
         return None
 
     def recognise(self, row: Row, side: str) -> Detection | None:

@@ -294,8 +294,6 @@ def _settings(run: Mapping[str, Any], summary: Summary) -> dict[str, str]:
         settings["model"] = "the built-in model"
     if settings.get("method") == "auto" and summary.methods:
         settings["method"] = f"{', '.join(summary.methods)} (chosen automatically)"
-    unused = {"num_parts", "part_id"} if settings.get("num_parts") == 1 else set()
-    settings = {name: value for name, value in settings.items() if name not in unused}
     made = {}
     for name, value in settings.items():
         if value is not None and value is not False and value not in ((), []):
