@@ -4,11 +4,11 @@
     python lab/job.py --cores 16 --size 2494x2048 --films 1024 --jobs detect pictures all
     python lab/job.py --cores 16 --size 2494x2048 --films 4096 --device cuda
     python lab/job.py --cores 2 --syntax jpeg2000 lossless
-    python lab/job.py --cores 1 2 --engine ray
+    python lab/job.py --cores 1 2 --ray
     python lab/job.py --parts [--size 2494x2048] [--syntax plain jpeg2000]
 
 Every run is the real command in a process of its own, tied to its cores, with a worker process per
-core, and so is the Ray cluster of `--engine ray`. The films are links to `--distinct` phantoms, so
+core, and so is the Ray cluster of `--ray`. The films are links to `--distinct` phantoms, so
 that they come from the disk cache. Versions, given by their source folders, and jobs take turns.
 Columns are medians over the turns, in seconds where no unit is named:
     job       what is asked for: see JOBS.
@@ -121,7 +121,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--syntax", nargs="+", choices=SYNTAXES, default=["plain"])
     parser.add_argument("--distinct", type=int, default=40, help="phantoms to render")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--engine", choices=["local", "ray"], default="local")
+    parser.add_argument("--ray", action="store_true", help="compute on a Ray cluster")
     parser.add_argument("--options", default="", help="further options of `kneematch detect`")
     parser.add_argument("--source", type=Path, action="append", help="source folder of a version")
     parser.add_argument("--turns", type=int, default=1)
@@ -220,7 +220,7 @@ def run(
     if source is not None:
         paths = [str(source.resolve()), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with engine(args.engine, cores) as options, tied(cores):
+    with engine(cores, ray=args.ray) as options, tied(cores):
         started, peak = time.perf_counter(), 0.0
         process = subprocess.Popen([*command, *options], env=environment)
         while process.poll() is None:
@@ -280,9 +280,9 @@ def tied(cores: int) -> Iterator[None]:
 
 
 @contextmanager
-def engine(name: str, cores: int) -> Iterator[list[str]]:
-    """Yield the options of an engine; for Ray, start a cluster."""
-    if name == "local":
+def engine(cores: int, *, ray: bool) -> Iterator[list[str]]:
+    """Yield the options that say where to compute; for Ray, start a cluster."""
+    if not ray:
         yield ["--workers", str(cores)]
         return
     from ray.cluster_utils import Cluster
@@ -290,7 +290,7 @@ def engine(name: str, cores: int) -> Iterator[list[str]]:
     with tied(cores):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cores})
     try:
-        yield ["--engine", "ray", "--ray-address", cluster.address]
+        yield ["--ray", cluster.address]
     finally:
         cluster.shutdown()
 

@@ -127,8 +127,8 @@ def test_wheel_works_in_an_empty_environment(
     run(bin_folder / "python", "-c", EXTRAS[extra], cwd=empty)
     detect_on_a_phantom(bin_folder, empty)
     if extra == "ray":
-        engine = "--engine", "ray", "-o", "found-ray"
-        run(bin_folder / "kneematch", "detect", "films", *engine, cwd=empty)
+        cluster = "--ray", "local", "-o", "found-ray"
+        run(bin_folder / "kneematch", "detect", "films", *cluster, cwd=empty)
         tables = [empty / name / "detections.csv" for name in ("found", "found-ray")]
         assert tables[0].read_bytes() == tables[1].read_bytes()
     extras = json.loads(run(bin_folder / "kneematch", "info", "--json", cwd=empty))["extras"]

@@ -128,7 +128,6 @@ def test_detect_ends_with_1_when_all_films_are_bad(
         ["--template", "TEMPLATE", "--method", "magic"],
         ["--template", "TEMPLATE", "--batch-size", "0"],
         ["--template", "TEMPLATE", "--series", "hand"],
-        ["--template", "TEMPLATE", "--ray-address", "1.2.3.4:5"],
         ["--template", "TEMPLATE", "*.xyz"],
     ],
 )

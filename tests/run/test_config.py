@@ -14,11 +14,9 @@ from kneematch.run.config import DetectConfig, config_from_json
     ("wrong", "message"),
     [
         ({"workers": -1}, "`workers`"),
-        ({"engine": "slurm"}, "`engine`"),
         ({"export": ("coco", "pdf")}, "`export`"),
         ({"crop_mm": 100.0}, "`crops`"),
         ({"mirror": True}, "`crops`"),
-        ({"ray_address": "auto"}, "`engine` ray"),
         ({"mm_per_px": 0.0}, "`mm_per_px`"),
         ({"side_from_name": "_([RL]"}, "`side_from_name`"),
         ({"side_from_name": "_[RL]_"}, "group"),

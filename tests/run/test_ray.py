@@ -94,7 +94,7 @@ def test_cluster_survives_a_killed_worker_and_a_killed_driver(
     films: Path, tmp_path: Path, cluster: Any, local: Path
 ) -> None:
     out = tmp_path / "ray"
-    options = ("--engine", "ray", "--ray-address", cluster.address)
+    options = ("--ray", cluster.address)
     process = run(films, out, *options)
     wait_for_films(process, out)
     killed = actors()
@@ -122,7 +122,7 @@ def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
     second = cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
     cluster.wait_for_nodes()
     ray = tmp_path / "ray"
-    process = run(films, ray, "--engine", "ray", "--ray-address", cluster.address)
+    process = run(films, ray, "--ray", cluster.address)
     wait_for_films(process, ray)
     cluster.remove_node(second, allow_graceful=False)
     assert not (ray / "detections.csv").exists(), "all was done before the node was lost"
@@ -166,11 +166,11 @@ def test_connect_names_the_extra_without_ray(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(SettingsError, match=r"kneematch\[ray\]"), connect(None):
+    with pytest.raises(SettingsError, match=r"kneematch\[ray\]"), connect("local"):
         pass
     template = ["--template", str(films / "template.json")]
     out = tmp_path / "out"
-    assert main(["detect", str(films), *template, "-o", str(out), "--engine", "ray"]) == 2
+    assert main(["detect", str(films), *template, "-o", str(out), "--ray", "local"]) == 2
     assert "kneematch[ray]" in capsys.readouterr().err
     assert not out.exists()
 
@@ -182,6 +182,6 @@ def test_connect_says_that_ray_did_not_start(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(import_module("ray"), "init", time_out)
     with (
         pytest.raises(SettingsError, match=r"Ray did not start: .*timed out during startup"),
-        connect(None),
+        connect("local"),
     ):
         pass

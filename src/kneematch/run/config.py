@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kneematch.knee.crop import CropSize
     from kneematch.knee.detector import Detector
 
-ENGINES: Final = ("local", "ray")
 DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
 USUAL_OBJECTS: Final = ("sr", "gsps", "sc")  # and "seg" of measured knees
 EXPORTS: Final = ("coco", "dicom", *DICOM_OBJECTS)
@@ -108,11 +107,11 @@ class DetectConfig:
     device: str = options.device_option()
     batch_size: int | None = options.batch_size_option()
     workers: int | None = options.workers_option()
-    engine: str = _performance(
-        "local", help="Compute on this machine or on a Ray cluster.", choices=ENGINES
-    )
-    ray_address: str | None = _performance(
-        None, help="Address of a running Ray cluster.", metavar="ADDRESS", default_text="start one"
+    ray: str | None = _performance(
+        None,
+        help="Compute on a Ray cluster: the address of a running one, or `local` to start one on "
+        "this machine.",
+        metavar="ADDRESS",
     )
 
     def __post_init__(self) -> None:
@@ -140,8 +139,6 @@ class DetectConfig:
             raise SettingsError("--magnification must be a factor of at least 1 and below 2.")
         if "seg" in self.export and not self.measure:
             raise SettingsError("--export seg needs --measure, which finds the outlines.")
-        if self.ray_address is not None and self.engine != "ray":
-            raise SettingsError("--ray-address needs --engine ray.")
 
     def load_detectors(self) -> "dict[str, Detector]":
         """Load a detector for each template, by its name; that of knees has the name ""."""

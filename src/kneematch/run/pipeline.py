@@ -122,10 +122,10 @@ def detect_folder(
     from kneematch.run.workers import map_visits
 
     connection: AbstractContextManager[Cluster | None] = nullcontext()
-    if config.engine == "ray":
+    if config.ray is not None:
         from kneematch.run.ray import connect
 
-        connection = connect(config.ray_address)
+        connection = connect(config.ray)
     with connection as cluster:
         plan = _make_plan(len(paths), out, config, cluster)
         with _open_run(plan) as run, one_thread():
@@ -148,7 +148,7 @@ def detect_folder(
 
 def _start_workers_early(paths: Sequence[str], config: DetectConfig) -> None:
     """Have another process import what workers need while this one imports the same."""
-    if config.engine != "local":
+    if config.ray is not None:
         return
     if choose_workers(config.workers, len(paths)):
         needed = {  # modules that visits import when they first need them; workers share them

@@ -20,6 +20,7 @@ from kneematch.run.visit import Visit
 from kneematch.run.workers import Films, chunks, load_worker, visit_in_worker
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
+LOCAL: Final = "local"  # in place of an address: a cluster of this machine alone
 ACTORS_PER_GPU: Final = 4  # each takes about 2.7 GB on the GPU
 
 
@@ -95,8 +96,8 @@ class _Actor:
 
 
 @contextmanager
-def connect(address: str | None) -> Iterator[Cluster]:
-    """Connect to a running cluster, or start one on this machine that ends afterwards."""
+def connect(address: str) -> Iterator[Cluster]:
+    """Connect to a running cluster, or start a local one that ends afterwards."""
     ray = _ray()
     if ray.is_initialized():
         yield _cluster(ray)
@@ -105,19 +106,19 @@ def connect(address: str | None) -> Iterator[Cluster]:
     try:
         ray.init(
             address=address,
-            include_dashboard=False if address is None else None,
+            include_dashboard=False if address == LOCAL else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
     except (ConnectionError, ValueError) as error:
         raise SettingsError(
-            f"No Ray cluster runs at --ray-address {address} ({str(error)[:100]})."
+            f"No Ray cluster runs at --ray {address} ({str(error)[:100]})."
         ) from error
     except Exception as error:  # Ray raises it as such where a process of its own does not start
         reason = str(error).split("\n", 1)[0][:150]
         raise SettingsError(
-            f"Ray did not start: {reason}. Try again when the machine is less busy, or use "
-            "--engine local."
+            f"Ray did not start: {reason}. Try again when the machine is less busy, or leave out "
+            "--ray."
         ) from error
     try:
         signal.signal(signal.SIGTERM, on_terminate)
@@ -132,7 +133,7 @@ def _ray() -> Any:
         import_module("ray.data")
         return import_module("ray")
     except ImportError as error:
-        raise missing_extra(f"--engine ray needs Ray ({error})", "ray") from error
+        raise missing_extra(f"--ray needs Ray ({error})", "ray") from error
 
 
 def _cluster(ray: Any) -> Cluster:
