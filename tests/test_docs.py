@@ -73,7 +73,7 @@ def test_columns_and_files_are_described(tmp_path: Path) -> None:
     crop_map = {"xx", "xy", "x0", "yx", "yy", "y0"}  # described by their formula
     corners = {f"{axis}{k}_px" for axis in "xy" for k in (1, 2)}  # between the first and the last
     columns = {*tables.COLUMNS, *tables.CROP_COLUMNS} - crop_map - corners
-    assert columns | {write.ARTIFACTS} <= names("docs/outputs.md")
+    assert columns <= names("docs/outputs.md")
     assert {*write.RESULT_FILES} <= names("docs/outputs.md") | names("docs/measures.md")
     assert {*EXPORTS} <= set(re.findall(r"`(?:--export )?(\w+)`", text("docs/outputs.md")))
     assert crop_map <= set(re.findall(r"\w+", text("docs/outputs.md")))

@@ -1,6 +1,7 @@
 """Whole runs with the built-in model."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -24,8 +25,8 @@ from kneematch.models.model_file import builtin_model
 from kneematch.run import pipeline, visit
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
-from kneematch.run.outputs.tables import TABLES
-from kneematch.run.pipeline import detect_folder
+from kneematch.run.outputs.tables import detection_columns, open_table
+from kneematch.run.pipeline import DetectResult, detect_folder
 from kneephantoms import SynthConfig, synthesize
 from kneephantoms.files import write_png16
 from tables import read_table
@@ -150,8 +151,21 @@ def test_detect_result_is_a_dataframe(named: list[str], out: Path) -> None:
     table = result.to_dataframe()
     assert list(table["image_side"]) == ["left", "right"]
     assert table["width_px"].dtype == float
+    assert [*table["decision"]] == ["", ""]
     with pytest.raises(SettingsError, match="has no table 'measurements'"):
         result.to_dataframe("measurements")
+
+
+def test_to_dataframe_has_names_as_texts_and_numbers(tmp_path: Path) -> None:
+    names = ["007", "NA", os.fsdecode(b"\xff.dcm"), "one\rtwo,\n3.png"]
+    with open_table(tmp_path / "detections.csv", detection_columns({})) as add:
+        for name in names:
+            add({"film": name, "loss": 0.5, "energy": math.nan})
+    table = DetectResult(tmp_path, 4, 4, 0, 0, 0, (), 0, ()).to_dataframe()
+    names[2] = "\\xff.dcm"
+    assert [*table["film"]] == names
+    assert [*table["loss"]] == [0.5] * 4
+    assert table["energy"].isna().all()
 
 
 def test_detect_folder_writes_everything_that_is_requested(
@@ -171,19 +185,12 @@ def test_detect_folder_writes_everything_that_is_requested(
     assert "Exported 2 of 3 films; the other 1 are not DICOM." in caplog.text
     sides, objects = ("R", "L"), ("report", "state", "picture")
     assert written(out) == {
-        *TABLES,
-        *("failures.csv", "run.json", "report.html", "coco.json", "crops.csv", "artifacts.csv"),
+        *("detections.csv", "failures.csv", "run.json", "report.html", "coco.json", "crops.csv"),
         *("run.sqlite", "thumbnails.sqlite"),
         *(f"overlays/{name}.jpg" for name in ("a", "b", "a-2")),
         *(f"crops/{name}-{side}.png" for name in ("a", "b", "a-2") for side in sides),
         *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
     }
-    rows = {
-        row["file"]: (row["film"], row["image_side"]) for row in read_table(out / "artifacts.csv")
-    }
-    assert set(rows) == {name for name in written(out) if "/" in name}
-    assert rows["overlays/a-2.jpg"] == (named[3], "")
-    assert rows["crops/b-L.png"] == (named[2], "right")
     assert read_table(out / "crops.csv")[-1]["file"] == "a-2-L.png"
     with Image.open(out / "crops" / "a-2-R.png") as crop:
         assert (crop.size, crop.mode) == ((100, 100), "I;16")

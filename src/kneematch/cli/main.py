@@ -134,7 +134,7 @@ def _usage_message(error: typer.BadParameter, program: str) -> str:
 
 
 def _memory_advice(error: Exception) -> str | None:
-    """Return what to do about an error if memory ran out; torch, pyarrow and others have theirs."""
+    """Return what to do about an error if memory ran out; torch and others have theirs."""
     if is_gpu_full(error):
         return (
             "There is not enough memory on the GPU. Free some, choose a smaller --batch-size, or "

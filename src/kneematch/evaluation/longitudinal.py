@@ -16,7 +16,7 @@ from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.knee.measure import PERCENT, UNITS
 from kneematch.options import as_path, check_type
 from kneematch.run.outputs.measurements import MEASUREMENTS, MM
-from kneematch.run.outputs.tables import Columns, open_tables
+from kneematch.run.outputs.tables import Columns, open_table
 
 BEFORE, AFTER = "before", "after"
 POWERS: Final = {"mm": 1, "mm2": 2}  # powers of the plateau's width that measures contain
@@ -93,7 +93,7 @@ def compare_runs(
     check_suffix(out, ".csv", "a table")
     if os.path.lexists(out) and not force:
         refuse_existing(out)
-    inputs = [table, *(folder / MEASUREMENTS[0] for folder in folders)]
+    inputs = [table, *(folder / MEASUREMENTS for folder in folders)]
     if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
         raise SettingsError(f"{out} is one of the tables to compare. Choose another name.")
     patients, skipped = _knees_by_patient(folders, table)
@@ -109,7 +109,7 @@ def compare_runs(
     if not rows:
         why = "".join(f": {reason}" for reason in skipped[:1])
         raise SettingsError(f"No knee was measured at two visits{why}.")
-    with open_tables([out], COLUMNS) as add:
+    with open_table(out, COLUMNS) as add:
         for row in rows:
             add(row)
     return LongitudinalComparison(len(rows), list(_summary(rows, order)), skipped)
@@ -126,7 +126,7 @@ def _knees_by_patient(
     patients: dict[str, list[KneeRow]] = defaultdict(list)
     measured: dict[str, tuple[int, str]] = {}  # run and film by the name in the table
     for run, folder in enumerate(folders):
-        for knee in _read(folder / MEASUREMENTS[0], ("film", SIDE, LATERALITY)):
+        for knee in _read(folder / MEASUREMENTS, ("film", SIDE, LATERALITY)):
             film = knee["film"]
             name = film if film in listed else PurePath(film).name
             if name not in listed:
@@ -238,7 +238,7 @@ def _summary(rows: Sequence[Mapping[str, Cell]], visits: Sequence[str]) -> Itera
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a table that has these columns, by column."""
     if not path.is_file():
-        runs = " Runs to compare are made with --measure." if path.name in MEASUREMENTS else ""
+        runs = " Runs to compare are made with --measure." if path.name == MEASUREMENTS else ""
         raise SettingsError(f"No such file: {path}.{runs}")
     try:
         header, rows = read_csv_file(path)

@@ -85,14 +85,6 @@ def possible_files(kind: str, name: str) -> set[str]:
     return {f"{name}{ending}" for ending in ENDINGS[kind]}
 
 
-def shown_side(file: str, film: FilmRecord) -> str:
-    """Return the half of the picture whose knee a file shows; "" for files of the whole film."""
-    for side, ending in file_endings(film.kept).items():
-        if file.startswith(f"{film.name}-{ending}."):
-            return side
-    return ""
-
-
 def make_files(
     artifacts: Sequence[Artifact],
     pixels: Radiograph | None,

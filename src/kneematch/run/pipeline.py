@@ -6,7 +6,6 @@ first, and imports the same meanwhile.
 
 import logging
 import os
-import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
@@ -68,15 +67,30 @@ class DetectResult:
     noun: str = "knee"  # what was looked for: "area" with templates of other parts
 
     def to_dataframe(self, table: str = "detections") -> "DataFrame":
-        """Return a table of the run, "detections" or "measurements", for pandas."""
+        """Return a table of the run, such as "detections" or "measurements", for pandas.
+
+        Missing numbers are NaN, missing texts are empty.
+        """
         try:
             import pandas
         except ImportError:
             raise SettingsError("to_dataframe needs pandas. Run: pip install pandas") from None
-        path = self.out / f"{table}.parquet"
+        from kneematch.run.outputs.measurements import KNEE_COLUMNS
+        from kneematch.run.outputs.tables import CROP_COLUMNS, detection_columns
+
+        path = self.out / f"{table}.csv"
         if not path.exists():
             raise SettingsError(f"{self.out} has no table {table!r}.")
-        return pandas.read_parquet(path)
+        columns = detection_columns({"part": ()}) | KNEE_COLUMNS | CROP_COLUMNS
+        texts = [name for name, decimals in columns.items() if decimals is None]
+        frame = pandas.read_csv(
+            path,
+            dtype=dict.fromkeys(texts, str),
+            keep_default_na=False,
+            na_values="",
+            encoding_errors="backslashreplace",  # names that are not UTF-8
+        )
+        return frame.fillna(dict.fromkeys(texts, ""))
 
     @property
     def decisions(self) -> str:
@@ -131,8 +145,6 @@ def detect_folder(
         with _open_run(plan) as run, one_thread():
             todo, counts = _compare(run, paths, versions, plan.visit)
             ready = monotonic()
-            if plan.workers and todo:
-                threading.Thread(target=_import_for_outputs, daemon=True).start()
             if cluster is None:
                 visited = map_visits(plan.visit, todo, workers=plan.workers)
             else:
@@ -161,16 +173,6 @@ def _start_workers_early(paths: Sequence[str], config: DetectConfig) -> None:
     keep_memory()
     if not is_uncompressed(paths[0]):  # which a child process will decode
         start_early("kneematch.films.read")
-
-
-def _import_for_outputs() -> None:
-    """Import what tables and report need, which takes 0.5 s, while others visit the films."""
-    import jinja2  # noqa: F401
-    import pyarrow.parquet
-
-    import kneematch.run.outputs.write  # noqa: F401
-
-    pyarrow.array([])  # imports pandas, where there is one
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,5 @@
 """Tables of detections, failures and crops: columns, numbers, names, and bounded memory."""
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,17 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pyarrow import parquet
 
 from detections import make_detection, make_record
+from kneematch.films.run_folder import DETECTIONS
 from kneematch.knee.crop import CropSize
 from kneematch.knee.detection import Detection
 from kneematch.run.outputs.tables import (
-    TABLES,
     crop_rows,
     detection_columns,
     detection_rows,
-    open_tables,
+    open_table,
 )
 from tables import read_table
 
@@ -45,15 +43,14 @@ MADE = {"crops": {"settings": {}, "files": ["crop.png"]}}
 
 
 def written(folder: Path, *found: tuple[str, Detection], landmarks: Sequence[str] = ()) -> Path:
-    """Write the tables; return the CSV."""
-    columns = detection_columns({"": landmarks})
-    with open_tables([folder / name for name in TABLES], columns) as add:
+    """Write detections.csv; return its path."""
+    with open_table(folder / DETECTIONS, detection_columns({"": landmarks})) as add:
         for film, knee in found:
             add(*detection_rows(make_record(1, path=film), [knee]))
-    return folder / "detections.csv"
+    return folder / DETECTIONS
 
 
-def test_open_tables_has_these_columns_and_then_landmarks(tmp_path: Path) -> None:
+def test_open_table_has_these_columns_and_then_landmarks(tmp_path: Path) -> None:
     assert written(tmp_path, ("a.dcm", FOUND)).read_text().splitlines()[0] == FIXED
     marked = replace(FOUND, landmarks={"rim": (1.5, -2.0), "tip": (3.0, 4.0)})
     path = written(tmp_path, ("a.dcm", marked), ("b.dcm", FOUND), landmarks=["rim", "tip"])
@@ -63,7 +60,7 @@ def test_open_tables_has_these_columns_and_then_landmarks(tmp_path: Path) -> Non
     assert second["tip_x_px"] == ""
 
 
-def test_open_tables_numbers_have_fixed_decimals(tmp_path: Path) -> None:
+def test_open_table_numbers_have_fixed_decimals(tmp_path: Path) -> None:
     assert written(tmp_path, ("a.dcm", FOUND)).read_text().splitlines()[1] == (
         "a.dcm,left,R,header,ok,0.250000,0.123457,positive,search,20.000,25.000,20.000,30.000,0.0000,"
         "30.000,10.000,10.000,10.000,10.000,40.000,30.000,40.000,0.139700,,,,"
@@ -73,50 +70,14 @@ def test_open_tables_numbers_have_fixed_decimals(tmp_path: Path) -> None:
     assert (row["loss"], row["mm_per_px"]) == ("0.000000", "")
 
 
-MARKED = replace(FOUND, landmarks={"rim": (1.50049, -2.0)}, mm_per_px=None)
+def test_open_table_without_rows_has_the_columns(tmp_path: Path) -> None:
+    assert written(tmp_path, landmarks=["rim"]).read_text() == f"{FIXED},rim_x_px,rim_y_px\n"
 
 
-def test_open_tables_all_formats_have_the_same_rows(tmp_path: Path) -> None:
-    written(tmp_path, ("a.dcm", FOUND), ("b.dcm", MARKED), landmarks=["rim"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(TABLES)
-    lines = read_table(tmp_path / "detections.csv")
-    typed = parquet.read_table(tmp_path / "detections.parquet").to_pylist()
-    assert json.loads((tmp_path / "detections.json").read_text()) == typed
-    assert [list(row) for row in typed] == [list(row) for row in lines]
-    for line, row in zip(lines, typed, strict=True):
-        for name, value in row.items():
-            assert line[name] == ("" if value is None else line[name])
-            if isinstance(value, float):
-                assert float(line[name]) == value
-
-
-def test_open_tables_parquet_and_json_have_numbers_text_and_nulls(tmp_path: Path) -> None:
-    written(tmp_path, ("a.dcm", FOUND), ("b.dcm", MARKED), landmarks=["rim"])
-    stored = parquet.read_table(tmp_path / "detections.parquet")
-    kinds = {field.name: str(field.type) for field in stored.schema}
-    assert kinds["film"] == kinds["reason"] == "string"
-    assert {kinds[name] for name in kinds if name.endswith("_px")} == {"double"}
-    first, second = stored.to_pylist()
-    assert (first["loss"], first["mm_per_px"], first["rim_x_px"]) == (0.123457, 0.1397, None)
-    assert (second["mm_per_px"], second["rim_x_px"], second["rim_y_px"]) == (None, 1.5, -2.0)
-
-
-def test_open_tables_without_rows_has_the_columns(tmp_path: Path) -> None:
-    written(tmp_path, landmarks=["rim"])
-    assert json.loads((tmp_path / "detections.json").read_text()) == []
-    stored = parquet.read_table(tmp_path / "detections.parquet")
-    assert (stored.num_rows, stored.column_names[-1]) == (0, "rim_y_px")
-    assert (tmp_path / "detections.csv").read_text() == f"{FIXED},rim_x_px,rim_y_px\n"
-
-
-def test_open_tables_hostile_names_are_rows_of_every_format(tmp_path: Path) -> None:
+def test_open_table_hostile_names_are_rows(tmp_path: Path) -> None:
     names = [os.fsdecode(b"\xff.dcm"), 'a"\n,b', "one\rtwo.png", "骨.png", "", "=HYPERLINK(A1)"]
     path = written(tmp_path, *((name, FOUND) for name in names))
     assert b"\n\xff.dcm," in path.read_bytes()
-    told = json.loads((tmp_path / "detections.json").read_text())
-    assert [row["film"] for row in told] == names
-    films = parquet.read_table(tmp_path / "detections.parquet")["film"].to_pylist()
-    assert films == ["\\udcff.dcm", *names[1:]]
     path = written(tmp_path, *((name, FOUND) for name in names[1:]))
     assert [row["film"] for row in read_table(path)] == [*names[1:-1], "'=HYPERLINK(A1)"]
 
@@ -145,9 +106,9 @@ def test_crop_rows_without_spacing_have_a_map_and_no_millimetres(knees: Knees) -
     assert float(row["xx"] or 0) == pytest.approx(0.25 * 80 / 100, rel=0.01)
 
 
-def test_open_tables_leaves_the_old_files_when_the_rows_break_off(tmp_path: Path) -> None:
+def test_open_table_leaves_the_old_files_when_the_rows_break_off(tmp_path: Path) -> None:
     path = written(tmp_path, ("old", FOUND))
     with pytest.raises(AttributeError):
         written(tmp_path, ("new", FOUND), ("bad", None))  # type: ignore[arg-type]
     assert [row["film"] for row in read_table(path)] == ["old"]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(TABLES)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [DETECTIONS]

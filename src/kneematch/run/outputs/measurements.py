@@ -1,4 +1,4 @@
-"""Measures of a run as CSV and Parquet, one row per knee, and outlines as JSON."""
+"""Measures of a run as CSV, one row per knee, and outlines as JSON."""
 
 import json
 from collections import defaultdict
@@ -30,11 +30,11 @@ from kneematch.run.outputs.tables import (
     Columns,
     json_list,
     open_json,
-    open_tables,
+    open_table,
     review_text,
 )
 
-MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
+MEASUREMENTS: Final = "measurements.csv"
 KNEES: Final = "knees.csv"
 OUTLINES: Final = "outlines.json"
 FORMAT: Final = "kneematch-outlines/2"
@@ -74,13 +74,10 @@ KNEE_COLUMNS: Final[Columns] = {
 
 @contextmanager
 def open_measurements(folder: Path, config: DetectConfig) -> Iterator[Callable[[FilmRecord], None]]:
-    """Yield a function that adds the knees of a film to all files of measures.
-
-    These are measurements.csv, measurements.parquet, knees.csv and outlines.json.
-    """
+    """Yield a function that adds a film's knees to the tables of measures and outlines.json."""
     with (
-        open_tables([folder / name for name in MEASUREMENTS], COLUMNS) as add_row,
-        open_tables([folder / KNEES], KNEE_COLUMNS) as add_main,
+        open_table(folder / MEASUREMENTS, COLUMNS) as add_row,
+        open_table(folder / KNEES, KNEE_COLUMNS) as add_main,
         open_json(folder / OUTLINES) as file,
     ):
         file.write(f'{{"format": {json.dumps(FORMAT)}, "knees": [')

@@ -51,7 +51,6 @@ LINKS: Final = {  # results that the page links to, where they are there
     "overlays": "each film with its knees drawn on it",
     "dicom-objects": "reports and pictures for an image archive",
     "coco.json": "the knees, for programs that label images",
-    "artifacts.csv": "which file was made of which film",
 }
 
 Rank = tuple[bool, float, int]  # films to review first, then by loss, then in their order

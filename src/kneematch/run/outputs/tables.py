@@ -1,4 +1,4 @@
-"""The tables of a run: detections as CSV, Parquet and JSON, one row per knee; failures and crops.
+"""The tables of a run as CSV: detections, one row per knee, and crops; and lists in JSON files.
 
 Rows are written as they come, so a table may be larger than the memory.
 """
@@ -7,14 +7,14 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from kneematch.films.csv_text import Cell, write_csv
 from kneematch.films.files import atomic_write
-from kneematch.films.run_folder import CROPS, DETECTIONS
+from kneematch.films.run_folder import CROPS
 from kneematch.knee.crop import CropSize, assumed_spacing, place
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.run.artifacts import crop_names
@@ -60,10 +60,8 @@ CROP_COLUMNS: Final[Columns] = {
     "polarity": None,
     **dict.fromkeys(("xx", "xy", "x0", "yx", "yy", "y0"), MATRIX),
 }
-TABLES: Final = (DETECTIONS, "detections.parquet", "detections.json")
-ORIGINAL: Final = "detections.original.csv"  # as found, where the others have reviewed rows
+ORIGINAL: Final = "detections.original.csv"  # as found, where detections.csv has reviewed rows
 GONE: Final = "gone"  # status of a row whose film is no longer there; others are OK
-PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 
 def detection_columns(landmarks: Mapping[str, Sequence[str]]) -> Columns:
@@ -115,35 +113,28 @@ def crop_rows(film: FilmRecord, size: CropSize) -> Iterator[dict[str, Cell]]:
 
 
 @contextmanager
-def open_tables(paths: Iterable[Path], columns: Columns) -> Iterator[AddRow]:
-    """Yield a function that adds a row to several tables, which appear when the context ends.
+def open_table(path: Path, columns: Columns) -> Iterator[AddRow]:
+    """Yield a function that adds a row to a CSV file, which appears when the context ends.
 
-    Args:
-        paths: files that end in .csv, .parquet or .json, which says their format.
-        columns: names and decimals, None for text. Numbers are rounded, missing ones left empty.
+    `columns` are names and decimals, None for text. Numbers are rounded, missing ones left empty.
     """
-    kinds = {".csv": _csv, ".parquet": _parquet, ".json": _json}
-    with ExitStack() as stack:
-        tables = [stack.enter_context(kinds[path.suffix](path, columns)) for path in paths]
-
-        def add(values: Mapping[str, Cell]) -> None:
-            row = {name: _rounded(values.get(name), digits) for name, digits in columns.items()}
-            for add_row in tables:
-                add_row(row)
-
-        yield add
+    with write_csv(path, columns) as add:
+        yield lambda values: add(_cell(values.get(name), columns[name]) for name in columns)
 
 
-def _cell_text(cell: Cell, decimals: int | None) -> str:
-    """Return a cell as the CSV tables have it."""
-    return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
+def _cell(value: Cell, decimals: int | None) -> str:
+    """Return the text of a cell; NaN is missing, and a negative zero becomes positive."""
+    if decimals is None or value is None:
+        return str(value or "")
+    number = round(float(value), decimals) + 0.0
+    return "" if math.isnan(number) else f"{number:.{decimals}f}"
 
 
-def _rounded(cell: Cell, decimals: int | None) -> Cell:
-    """Return a number with its decimals; NaN is missing, and a negative zero becomes positive."""
-    if decimals is None or cell is None:
-        return cell
-    return None if math.isnan(float(cell)) else round(float(cell), decimals) + 0.0
+@contextmanager
+def open_json(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """Yield a text file for JSON, which appears at a path when the context ends."""
+    with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
+        yield file
 
 
 def json_list(file: TextIO) -> Callable[[object], None]:
@@ -154,59 +145,3 @@ def json_list(file: TextIO) -> Callable[[object], None]:
         file.write(next(breaks) + json.dumps(item))
 
     return add
-
-
-@contextmanager
-def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
-    with write_csv(path, columns) as add:
-        yield lambda row: add(map(_cell_text, row.values(), columns.values()))
-
-
-@contextmanager
-def open_json(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """Yield a text file for JSON, which appears at a path when the context ends."""
-    with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
-        yield file
-
-
-@contextmanager
-def _json(path: Path, columns: Columns) -> Iterator[AddRow]:
-    """Write a list of objects, one per line."""
-    with open_json(path) as file:
-        file.write("[")
-        yield json_list(file)
-        file.write("\n]\n" if file.tell() > 1 else "]\n")
-
-
-@contextmanager
-def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
-    import pyarrow as pa  # slow to import
-    from pyarrow import parquet
-
-    types = [(name, pa.string() if d is None else pa.float64()) for name, d in columns.items()]
-    schema = pa.schema(types)
-    group: list[dict[str, Any]] = []
-
-    def add(row: Mapping[str, Cell]) -> None:
-        group.append({name: _utf8(cell) for name, cell in row.items()})
-        if len(group) >= PARQUET_GROUP_ROWS:
-            flush()
-
-    def flush() -> None:
-        writer.write_table(pa.Table.from_pylist(group, schema))
-        group.clear()
-
-    # An open file, since pyarrow reads some paths as addresses, and refuses names not in UTF-8.
-    with (
-        atomic_write(path) as temp,
-        temp.open("wb") as file,
-        parquet.ParquetWriter(file, schema) as writer,
-    ):
-        yield add
-        if group:
-            flush()
-
-
-def _utf8(cell: Cell) -> Cell:
-    """Write out the bytes of a name that is not UTF-8, which Parquet cannot hold."""
-    return cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell

@@ -9,10 +9,9 @@ from time import monotonic
 from typing import Any, Final
 
 from kneematch.films.csv_text import Cell
-from kneematch.films.run_folder import DICOM, FAILURES, REPORT, RUN
+from kneematch.films.run_folder import DETECTIONS, DICOM, FAILURES, REPORT, RUN
 from kneematch.knee.detection import DECISIONS
 from kneematch.progress import Progress
-from kneematch.run.artifacts import shown_side
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import REVIEW, write_decisions
@@ -24,12 +23,11 @@ from kneematch.run.outputs.run_file import write_run
 from kneematch.run.outputs.tables import (
     CROP_COLUMNS,
     ORIGINAL,
-    TABLES,
     Columns,
     crop_rows,
     detection_columns,
     detection_rows,
-    open_tables,
+    open_table,
 )
 
 logger = logging.getLogger("kneematch")
@@ -38,14 +36,10 @@ Rows = Callable[[FilmRecord], Iterable[Mapping[str, Cell]]]
 
 COCO: Final = "coco.json"
 CROP_TABLE: Final = "crops.csv"
-ARTIFACTS: Final = "artifacts.csv"
 FAILURE_COLUMNS: Final[Columns] = dict.fromkeys(("film", "status", "reason"))
-ARTIFACT_COLUMNS: Final[Columns] = dict.fromkeys(("file", "film", "image_side"))
 RESULT_FILES: Final = (
-    *TABLES,
-    ORIGINAL,
-    *MEASUREMENTS,
-    *(KNEES, OUTLINES, FAILURES, COCO, CROP_TABLE, ARTIFACTS, RUN, REPORT, REVIEW),
+    *(DETECTIONS, ORIGINAL, MEASUREMENTS, KNEES, OUTLINES),
+    *(FAILURES, COCO, CROP_TABLE, RUN, REPORT, REVIEW),
 )
 # Films shown in the report: a twentieth, so that the page of a short run stays short.
 SHOWN_SHARE, FEWEST_SHOWN, MOST_SHOWN = 0.05, 10, 48
@@ -93,19 +87,17 @@ def _open_writers(
 ) -> list[Callable[[FilmRecord], None]]:
     """Return functions that add a film to each table; the tables appear when the stack ends."""
     columns = detection_columns(landmarks)
-    tables: list[tuple[Sequence[str], Columns, Rows]] = [
-        (TABLES, columns, lambda film: detection_rows(film, film.knees)),
-        ((FAILURES,), FAILURE_COLUMNS, _failure_rows),
+    tables: list[tuple[str, Columns, Rows]] = [
+        (DETECTIONS, columns, lambda film: detection_rows(film, film.knees)),
+        (FAILURES, FAILURE_COLUMNS, _failure_rows),
     ]
     if run.newest_decision() is not None:
-        tables.append(((ORIGINAL,), columns, lambda film: detection_rows(film, film.found)))
+        tables.append((ORIGINAL, columns, lambda film: detection_rows(film, film.found)))
     if config.crops:
-        tables.append(((CROP_TABLE,), CROP_COLUMNS, partial(crop_rows, size=config.crop_size())))
-    if run.count("made != '{}'"):
-        tables.append(((ARTIFACTS,), ARTIFACT_COLUMNS, _file_rows))
+        tables.append((CROP_TABLE, CROP_COLUMNS, partial(crop_rows, size=config.crop_size())))
     opened = [
-        (stack.enter_context(open_tables([run.out / name for name in names], titles)), rows)
-        for names, titles, rows in tables
+        (stack.enter_context(open_table(run.out / name, titles)), rows)
+        for name, titles, rows in tables
     ]
 
     def add_rows(film: FilmRecord) -> None:
@@ -124,13 +116,6 @@ def _open_writers(
 def _failure_rows(film: FilmRecord) -> Iterator[Mapping[str, Cell]]:
     if film.has_failed:
         yield {"film": film.path, "status": film.status, "reason": film.reason}
-
-
-def _file_rows(film: FilmRecord) -> Iterator[Mapping[str, Cell]]:
-    for kind, made in film.made.items():
-        for file in made[FILES]:
-            side = shown_side(file, film)
-            yield {"file": f"{kind}/{file}", "film": film.path, "image_side": side}
 
 
 def _count(film: FilmRecord, counts: Counter[str]) -> None:
