@@ -16,7 +16,7 @@ from kneematch.cli.models import evaluate, export_onnx, train
 from kneematch.cli.options import PlainCommand, PlainGroup, unwrapped
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare, detect
-from kneematch.cli.serve import serve, watch
+from kneematch.cli.serve import serve
 from kneematch.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -49,7 +49,7 @@ app = typer.Typer(
     context_settings=CONTEXT,
 )
 COMMANDS: Final = (detect, review, apply, compare, annotate, train, evaluate)
-for command in (*COMMANDS, watch, serve, info, synth, export_onnx):  # in the order of use
+for command in (*COMMANDS, serve, info, synth, export_onnx):  # in the order of use
     app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
 
 

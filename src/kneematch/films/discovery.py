@@ -37,10 +37,6 @@ INDEX: Final = "DICOMDIR"  # the table of contents of a medium
 LIST_SIGN: Final = "@"
 
 
-class NoFilms(SettingsError):
-    """A folder holds no films."""
-
-
 Names = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
@@ -196,7 +192,7 @@ def _in_folder(top: str, leave_out: Sequence[Path]) -> list[str]:
     kinds = ", ".join(f"{kind} {count}" for kind, count in skipped.most_common(MOST_KINDS))
     if not films:
         others_there = f", only other files ({kinds})" if skipped else ""
-        raise NoFilms(f"{top} holds no films{others_there}.")
+        raise SettingsError(f"{top} holds no films{others_there}.")
     if skipped:
         more = ", ..." if len(skipped) > MOST_KINDS else ""
         number = "1 other file" if skipped.total() == 1 else f"{skipped.total():,} other files"

@@ -28,10 +28,6 @@ SYSTEM_ERRORS: Final = {
 }
 
 
-class BusyRun(SettingsError):
-    """Another process is working on a run."""
-
-
 class DamagedRun(SettingsError):
     """The database of a run cannot be read."""
 
@@ -79,7 +75,7 @@ def user_errors(path: Path) -> Iterator[None]:
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             lock = path.with_name(f"{path.name}.lock")
             stale = f" If none is, remove {lock}." if lock.exists() else ""
-            raise BusyRun(
+            raise SettingsError(
                 f"Another process is working on {path.parent}. Wait for it, or name another "
                 f"folder.{stale}"
             ) from error
