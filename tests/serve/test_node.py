@@ -62,7 +62,7 @@ def test_node_reads_films_again_that_failed_for_their_surroundings(
     node = module.Node(ServeConfig(port=0, workers=1), tmp_path / "queue")
     eventually(lambda: "Film 1 is tried again: No such file" in caplog.text, "it is not there")
     with pytest.raises(HTTPException) as caught:
-        http._detect(node, tmp_path / "none", False, False)
+        http._detect(node, tmp_path / "none")
     assert caught.value.status_code == 503
     (tmp_path / "away").rename(film)
     failed = "SELECT reason FROM films WHERE state = 'failed'"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -126,17 +125,11 @@ class Node(Server):
         counts: dict[str, int] = requests.get(f"{self.url}/health", timeout=30).json()["films"]
         return counts
 
-    def metrics(self) -> dict[str, float]:
-        text = requests.get(f"{self.url}/metrics", timeout=30).text
-        return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.M)}
-
     def done(self, count: int) -> bool:
-        """Return whether so many films were examined, and all objects were delivered."""
-        films, waiting = self.films(), [key for key in self.metrics() if "objects" in key]
+        """Return whether so many films were examined, and no object waits to be delivered."""
+        films, objects = self.films(), self.folder / "queue" / "dicom-objects"
         busy = films.pop("waiting", 0) + films.pop("taken", 0)
-        return (
-            not busy and sum(films.values()) >= count and not any("waiting" in k for k in waiting)
-        )
+        return not busy and sum(films.values()) >= count and not any(objects.iterdir())
 
     def send(self, *films: Path, options: tuple[str, ...] = (), aet: str = "TESTER") -> int:
         """Send films with dcmtk's storescu; return its exit code."""

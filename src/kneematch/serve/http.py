@@ -1,23 +1,19 @@
-"""HTTP interface of the node: health, metrics, and detection on the film that a request brings."""
+"""HTTP interface of the node: health, and detection on the film that a request brings."""
 
 import asyncio
-import base64
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import numpy as np
 import uvicorn
-from fastapi import FastAPI, HTTPException, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from PIL import Image
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -25,13 +21,9 @@ from starlette.responses import Response
 from kneematch import __version__
 from kneematch.connections import TRUSTED_SITES, LimitedProtocol, open_port
 from kneematch.films.files import FILE_MODE
-from kneematch.films.pictures import encode
-from kneematch.films.read import read_isolated
-from kneematch.knee.overlay import draw_detections
 from kneematch.run.film_record import FAILED, UNREADABLE, FilmRecord
 from kneematch.serve.config import LOCAL, ServeConfig
 from kneematch.serve.node import NOTICE_S, Node
-from kneematch.serve.queue import OWN, Queue
 
 HEALTH: Final = "/health"  # the only path that needs no token
 UNKNOWN_CALLER: Final = "A token is needed, as the header Authorization: Bearer TOKEN.\n"
@@ -39,15 +31,14 @@ MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
 BODY_S: Final = 120.0  # in which a film must arrive
 SHUTDOWN_S: Final = 30  # in which answers under way must be fetched when the node ends
 MOST_REQUESTS: Final = 16  # films of requests that are examined or wait
-FILM: Final = {"content": {"application/octet-stream": {"schema": {"format": "binary"}}}}
 QUIET: Final = {"log_level": "warning", "access_log": False, "server_header": False}
 
 logger = logging.getLogger("kneematch")
 
 
 def node_app(node: Node) -> FastAPI:
-    """Return the app of a node; /openapi.json describes it."""
-    app = FastAPI(title="kneematch", version=__version__, docs_url=None, redoc_url=None)
+    """Return the app of a node."""
+    app = FastAPI(openapi_url=None)
     token, room = node.config.token(), BoundedSemaphore(MOST_REQUESTS)
 
     @app.middleware("http")
@@ -72,28 +63,15 @@ def node_app(node: Node) -> FastAPI:
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return JSONResponse({"ready": ready, "version": __version__, "films": films}, status)
 
-    @app.get("/metrics", response_class=PlainTextResponse)
-    def metrics() -> str:
-        """Count films and objects, in the text format of Prometheus."""
-        return metrics_text(node.queue, node.config.send_to)
-
-    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    def page() -> str:
-        return docs_page(app.openapi()["paths"])
-
-    @app.post("/detect", openapi_extra={"requestBody": {"required": True, **FILM}})
-    async def detect(
-        request: Request,
-        crop: Annotated[bool, Query(description="Add each knee as PNG in base64.")] = False,
-        overlay: Annotated[bool, Query(description="Add the film with its knees drawn.")] = False,
-    ) -> JSONResponse:
+    @app.post("/detect")
+    async def detect(request: Request) -> JSONResponse:
         """Find the knees on the film in the body, in any format that `kneematch detect` reads."""
         if not room.acquire(blocking=False):
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests. Try again.")
         path = node.queue.new_film()
         try:
             await _store_body(request, path)
-            return JSONResponse(await run_in_threadpool(_detect, node, path, crop, overlay))
+            return JSONResponse(await run_in_threadpool(_detect, node, path))
         finally:
             path.unlink(missing_ok=True)
             room.release()
@@ -116,20 +94,7 @@ async def _store_body(request: Request, path: Path) -> None:
         raise HTTPException(HTTPStatus.INSUFFICIENT_STORAGE) from error
 
 
-def docs_page(paths: dict[str, Any]) -> str:
-    """Return OpenAPI's paths as a page that loads nothing from elsewhere."""
-    lines = ["<!doctype html><meta charset=utf-8><title>kneematch</title><h1>kneematch</h1>"]
-    for path, method, about in ((k, *each) for k, every in paths.items() for each in every.items()):
-        lines.append(f"<h2><code>{method.upper()} {path}</code></h2><p>{about['description']}<ul>")
-        lines += [
-            f"<li><code>?{each['name']}=</code> {each['description']}"
-            for each in about.get("parameters", [])
-        ]
-        lines.append(f"<li>Status: {', '.join(about['responses'])}</ul>")
-    return "\n".join([*lines, '<p><a href="openapi.json">OpenAPI</a>'])
-
-
-def _detect(node: Node, path: Path, crop: bool, overlay: bool) -> dict[str, Any]:
+def _detect(node: Node, path: Path) -> dict[str, Any]:
     """Return what was found on a film as JSON can hold it."""
     found = node.examine(FilmRecord(0, str(path), path.name, to_make=frozenset()))
     if found.status == UNREADABLE:
@@ -137,42 +102,7 @@ def _detect(node: Node, path: Path, crop: bool, overlay: bool) -> dict[str, Any]
     if found.status == FAILED:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, found.reason)
     knees = [{**knee.to_dict(), "corners": knee.corners.tolist()} for knee in found.knees]
-    answer: dict[str, Any] = {"status": found.status, "mm_per_px": found.mm_per_px, "knees": knees}
-    if found.status == OWN or not (crop or overlay):
-        return answer
-    film = read_isolated(path)
-    if overlay:
-        answer["overlay_png"] = _png(draw_detections(film, found.knees))
-    if crop:
-        for knee, shown in zip(found.knees, knees, strict=True):
-            levels = np.rint(255 * knee.crop(film)).astype(np.uint8)
-            shown["crop_png"] = _png(Image.fromarray(levels))
-    return answer
-
-
-def _png(picture: Image.Image) -> str:
-    """Return a picture as PNG in base64."""
-    return base64.b64encode(encode(picture, "png")).decode()
-
-
-def metrics_text(queue: Queue, receivers: Sequence[str]) -> str:
-    """Return the numbers of films by state, the time they took, and the objects by receiver.
-
-    Receivers are numbered from 1 on; 0 stands for all those of earlier starts.
-    """
-    states = "SELECT state, count(*), coalesce(sum(finished - received), 0) FROM films"
-    films = queue.query(f"{states} GROUP BY state")
-    lines = [f'kneematch_films{{state="{state}"}} {count}' for state, count, _ in films]
-    lines.append(f"kneematch_film_seconds_sum {sum(seconds for *_, seconds in films):.3f}")
-    numbers = {receiver: number for number, receiver in enumerate(receivers, start=1)}
-    objects: Counter[tuple[int, str]] = Counter()
-    for receiver, state, count in queue.query(
-        "SELECT receiver, state, count(*) FROM objects GROUP BY receiver, state"
-    ):
-        objects[numbers.get(receiver, 0), state] += count
-    for (number, state), count in sorted(objects.items()):
-        lines.append(f'kneematch_objects{{receiver="{number}",state="{state}"}} {count}')
-    return "\n".join([*lines, ""])
+    return {"status": found.status, "mm_per_px": found.mm_per_px, "knees": knees}
 
 
 def serve(config: ServeConfig, folder: Path, started: Callable[[str], None]) -> None:
