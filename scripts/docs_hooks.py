@@ -4,19 +4,20 @@ In a page, `<!-- commands -->` becomes every command with its arguments and opti
 `<!-- public names -->` the documentation of every name that `kneematch` exports.
 """
 
+import ast
 import dataclasses
 import inspect
 import re
+import textwrap
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import kneematch
 from kneematch.cli.main import app
-from kneematch.options import KEY
 
 ROOT = Path(__file__).parent.parent
 # Pages of the repository's root, by their names on the site.
@@ -68,18 +69,35 @@ def public_names() -> str:
 
 
 def _fields(kind: Any) -> str:
-    """Return a table of a dataclass's fields; their meaning is the option's help, or a comment."""
-    comments = _comments(kind)
+    """Return a table of a dataclass's fields, with the help of an option, docstring or comment."""
+    meanings = _comments(kind) | _docstrings(kind) | _help(kind)
     lines = [f"Fields of `{kind.__name__}`:", "", "| field | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(kind):
         if field.name.startswith("_"):
             continue
-        option = field.metadata.get(KEY)
-        meaning = option.help if option else comments.get(field.name, "")
         known = field.default is not dataclasses.MISSING
         default = f"`{field.default!r}`" if known else ""
-        lines.append(f"| `{field.name}` | {default} | {_escaped(meaning)} |")
+        lines.append(f"| `{field.name}` | {default} | {_escaped(meanings.get(field.name, ''))} |")
     return "\n".join(lines)
+
+
+def _help(kind: Any) -> dict[str, str]:
+    """Return the help of settings that several commands have, which their types hold."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    parameters = ((name, part) for name, hint in hints for part in get_args(hint)[1:])
+    return {name: part.help for name, part in parameters if getattr(part, "help", None)}
+
+
+def _docstrings(kind: Any) -> dict[str, str]:
+    """Return the text below every field that has one."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    body = getattr(definition, "body", [])
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def _comments(kind: Any) -> dict[str, str]:
@@ -96,43 +114,8 @@ def _comments(kind: Any) -> dict[str, str]:
 
 def commands() -> str:
     """Return a section for every command."""
-    group: Any = typer.main.get_command(app)
-    return "\n\n".join(_command(name, command) for name, command in group.commands.items())
-
-
-def _command(name: str, command: Any) -> str:
-    context = command.make_context(name, [], resilient_parsing=True)
-    usage = " ".join(["kneematch", name, *command.collect_usage_pieces(context)])
-    about, _, examples = inspect.cleandoc(command.help or "").partition("\b\n")
-    shown = "\n".join([usage, "", *examples.splitlines()]).strip()
-    lines = [f"## {name}", "", about.strip(), "", "```text", shown, "```"]
-    groups: dict[str, list[Any]] = {}
-    for parameter in command.params:
-        groups.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)
-    for group, parameters in groups.items():
-        lines += ["", f"| {group} | default | meaning |", "|---|---|---|"]
-        for each in parameters:
-            lines.append(f"| {_names(each)} | {_default(each)} | {_escaped(each.help or '')} |")
-    return "\n".join(lines)
-
-
-def _names(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return f"`{parameter.metavar or parameter.name.upper()}`"
-    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    return f"{names} {parameter.metavar or ''}".strip()
-
-
-def _default(parameter: Any) -> str:
-    if parameter.required:
-        return "required"
-    shown = getattr(parameter, "show_default", False)
-    if isinstance(shown, str):
-        return shown
-    default = parameter.default
-    if getattr(parameter, "is_flag", False) or default in (None, (), []) or callable(default):
-        return ""
-    return f"`{default}`"
+    _, *sections = re.split(r"^## kneematch ", app.generate_docs(), flags=re.MULTILINE)
+    return "\n".join(f"## {section}" for section in sections)
 
 
 def _escaped(text: str) -> str:

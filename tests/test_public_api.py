@@ -22,7 +22,7 @@ PARAMETERS: list[tuple[Callable[..., Any], list[str]]] = [
     (kneematch.synth, ["out", "config"]),
     (kneematch.DetectResult.to_dataframe, ["self", "table"]),
     (kneematch.Detection.measure, ["self", "film"]),
-    (kneematch.Detection.crop, ["self", "film", "mm", "spacing_mm", "px", "mirror"]),
+    (kneematch.Detection.crop, ["self", "film", "mm", "spacing_mm", "mirror"]),
     (kneematch.Detection.draw, ["self", "film"]),
 ]
 FIELDS: list[tuple[type, set[str]]] = [

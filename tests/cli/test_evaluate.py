@@ -53,7 +53,7 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "Missing argument 'FILMS'"),
+        ([], "FILMS requires an argument"),
         (["film.dcm", "--methods", "nonsense"], "--methods must be some of locator"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
     ],

@@ -25,13 +25,13 @@ from kneematch.knee.detector import Detector, Method, choose_method
 from kneematch.knee.knee_images import Preparation, film_tensor
 from kneematch.knee.template import annotated_half, cut_from_view, read_template
 from kneematch.models.model_file import Model, builtin_model, load_model
-from kneematch.options import NEURAL
 from kneematch.paper.energy import Problem, paper_problem
 from kneematch.paper.grid_search import grid_search
 from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import split
 from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.robust_energy import robust_problem
+from kneematch.settings import NEURAL
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 from phantom_films import radiograph

@@ -49,5 +49,6 @@ def test_detect_config_hashes_every_file_that_rows_depend_on(template: str) -> N
 
 def test_config_from_json_restores_every_setting() -> None:
     config = DetectConfig(template="\udcff.json", export=("coco", "sr"), paper=True)
-    text = json.dumps(asdict(config) | {"unknown": 1}, default=str)
+    other = {"unknown": 1, "export": [*config.export, "pts"]}  # of another version
+    text = json.dumps(asdict(config) | other, default=str)
     assert config_from_json(json.loads(text)) == config

@@ -20,11 +20,11 @@ from kneematch.serve.config import ServeConfig, parse_address
         ({"objects": ("seg",)}, "needs `measure`"),
         ({"objects": ("sr", "pdf")}, "not pdf"),
         ({"tls_cert": Path("cert.pem")}, "belong together"),
-        ({"most_waiting": 0}, "must be 1 or more"),
-        ({"workers": 0}, "must be 1 or more"),
+        ({"most_waiting": 0}, "Must be >= 1"),
+        ({"workers": 0}, "Must be >= 1"),
         ({"ae_title": "LONGER THAN 16 CHARACTERS"}, "1 to 16 printable"),
         ({"accept": ("",)}, "1 to 16 printable"),
-        ({"http_port": 65_536}, "at most 65535"),
+        ({"http_port": 65_536}, "Must be <= 65535"),
     ],
 )
 def test_serve_config_refuses_contradictions(settings: dict[str, object], reason: str) -> None:

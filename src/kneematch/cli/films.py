@@ -2,45 +2,50 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-import typer
+from cyclopts import Parameter, Token
+from cyclopts.validators import Number
 
-from kneematch.cli.options import Force, Workers
 from kneematch.cli.terminal import FAILED, SOME_FAILED, print_error, progress_bar, shown
 from kneematch.errors import KneematchError, SettingsError
 from kneematch.films.files import make_out_folder, refuse_existing, writing
 from kneematch.parallel import choose_workers
+from kneematch.settings import Force, Out, Seed, Workers
 
 NOTHING: Final = "-"  # the file does not say
 
 
 def info(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILES",
-            help="Films to describe; without any, the installation: versions, extras, devices and "
-            "built-in models.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False,
-) -> None:
-    """Show what is read from films, or describe the installation."""
-    if not files:
+    films: tuple[Path, ...] = (),
+    /,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json")] = False,
+) -> int | None:
+    """Show what is read from films, or describe the installation.
+
+    Parameters
+    ----------
+    films
+        Films to describe; without any, the installation: versions, extras, devices and built-in
+        models.
+    as_json
+        Print JSON.
+    """
+    if not films:
         from kneematch.run.outputs.run_file import describe_environment
 
         found = describe_environment()
-        typer.echo(json.dumps(found, indent=1) if as_json else _lines(found))
-        return
+        print(json.dumps(found, indent=1) if as_json else _lines(found))
+        return None
     from kneematch.films.read import read_isolated
 
     described = []
-    for path in files:
+    for path in films:
         try:
             film = read_isolated(path)
         except KneematchError as error:
@@ -50,11 +55,12 @@ def info(
         facts = {"film": shown(path), "size_px": list(film.size)}
         described.append(facts | {name: getattr(film, name) for name in names})
         if not as_json:
-            typer.echo(f"{_lines(described[-1])}\n")
+            print(f"{_lines(described[-1])}\n")
     if as_json:
-        typer.echo(json.dumps(described, indent=1))
-    if len(described) < len(files):
-        raise typer.Exit(SOME_FAILED if described else FAILED)
+        print(json.dumps(described, indent=1))
+    if len(described) < len(films):
+        return SOME_FAILED if described else FAILED
+    return None
 
 
 def _lines(found: Mapping[str, Any]) -> str:
@@ -68,60 +74,58 @@ def _lines(found: Mapping[str, Any]) -> str:
     return "\n".join(f"{name}: {text}" for name, text in texts.items())
 
 
+def _parse_size(kind: object, tokens: Sequence[Token]) -> tuple[int, int]:
+    """Return the height and width written as HxW."""
+    match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", tokens[0].value)
+    if match is None:
+        raise ValueError("It is height and width in pixels, such as 1024x820.")
+    return int(match[1]), int(match[2])
+
+
 def synth(
-    out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the films.")
-    ],
+    *,
+    out: Out,
     count: Annotated[
-        int, typer.Option("-n", "--count", metavar="N", min=1, help="Number of films.")
+        int, Parameter(name=("--count", "-n"), metavar="N", validator=Number(gte=1))
     ] = 100,
-    kind: Annotated[
-        str, typer.Option("--format", metavar="[dicom|png]", help="File format.")
-    ] = "dicom",
+    file_format: Annotated[Literal["dicom", "png"], Parameter(name="--format")] = "dicom",
     size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HxW",
-            help="Height and width of every film in pixels.",
-            show_default="as usual for the kind",
+        tuple[int, int] | None,
+        Parameter(
+            converter=_parse_size, n_tokens=1, metavar="HxW", show_default="as usual for the kind"
         ),
     ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Random seed of the first film; each film has the seed after the previous one.",
-        ),
-    ] = 0,
-    framing: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="What the films show: both knees, around the knees (knee), wide, to the ankle "
-            "(leg), filling the film (fill) or in low resolution (low), or a mixture of these "
-            "(bilateral); one knee (single); hip to ankle (full_leg); a film in a screenshot "
-            "(offcentre); a knee from the side, perhaps beside a frontal one (lateral); other "
-            "parts of the body (other); or any of all these.",
-        ),
-    ] = "bilateral",
-    turn_deg: Annotated[
-        float, typer.Option(metavar="DEGREES", help="Turn every film clockwise by this angle.")
-    ] = 0.0,
+    seed: Seed = 0,
+    framing: Annotated[str, Parameter(metavar="NAME")] = "bilateral",
     workers: Workers = None,
     force: Force = False,
 ) -> None:
-    """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json."""
+    """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json.
+
+    Parameters
+    ----------
+    count
+        Number of films. Each has the random seed after that of the previous one.
+    file_format
+        File format.
+    size
+        Height and width of every film in pixels.
+    framing
+        What the films show: both knees, around the knees (knee), wide, to the ankle (leg), filling
+        the film (fill) or in low resolution (low), or a mixture of these (bilateral); one knee
+        (single); hip to ankle (full_leg); a film in a screenshot (offcentre); a knee from the side,
+        perhaps beside a frontal one (lateral); other parts of the body (other); or any of all
+        these.
+    """
     from kneephantoms import SynthConfig, synthesize  # which import torch
 
     try:
         config = SynthConfig(
             count=count,
-            format=kind,
-            size=None if size is None else _parse_size(size),
+            format=file_format,
+            size=size,
             seed=seed,
             framing=framing,
-            turn_deg=turn_deg,
             workers=choose_workers(workers, count),
             force=force,
         )
@@ -138,19 +142,9 @@ def synth(
             f"{out}: a worker process ended, perhaps for lack of memory. Choose fewer --workers."
         ) from error
     films = f"{count} film{'s' if count != 1 else ''}"
-    typer.echo(
+    print(
         f"{shown(out)}: {films}, {result.truth.name} and {result.template.name}"
         if result.template
         else f"{shown(out)}: {films} and {result.truth.name}, no template: that needs a film "
         "of two knees, one of them healthy"
     )
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    """Return the height and width written as HxW."""
-    match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
-    if match is None:
-        raise SettingsError(
-            f"--size must be height and width in pixels, such as 1024x820, and not {text}."
-        )
-    return int(match[1]), int(match[2])

@@ -2,20 +2,18 @@
 
 import atexit
 import os
-import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
-import typer
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from kneematch.cli.films import info, synth
 from kneematch.cli.models import evaluate, export_onnx, train
-from kneematch.cli.options import PlainCommand, PlainGroup, unwrapped
 from kneematch.cli.pages import annotate, review
-from kneematch.cli.runs import apply, compare, detect
+from kneematch.cli.runs import apply, compare, detect, use_settings_file
 from kneematch.cli.serve import serve
 from kneematch.cli.terminal import (
     FAILED,
@@ -27,9 +25,6 @@ from kneematch.cli.terminal import (
 )
 from kneematch.errors import KneematchError, is_gpu_full
 
-# typer brings a click of its own and exports this class of it; its base is every usage error.
-UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
-
 OUT_OF_MEMORY: Final = (
     "not enough memory",
     "annot allocate memory",
@@ -39,46 +34,44 @@ OUT_OF_MEMORY: Final = (
     "could not create a primitive",  # oneDNN
 )
 
-CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
-app = typer.Typer(
+def _versions() -> str:
+    from kneematch.run.outputs.run_file import versions
+
+    return "\n".join(f"{name} {version}" for name, version in versions().items())
+
+
+def _show_default(value: Any) -> str | None:
+    """Return a default for the help; flags and what is empty have none."""
+    names = value if isinstance(value, tuple) else (value,)
+    return None if value in (None, False, "") else ",".join(map(str, names)) or None
+
+
+app = App(
     name="kneematch",
-    cls=PlainGroup,
     help="Find the knee joint areas in knee radiographs.",
-    pretty_exceptions_enable=False,
-    context_settings=CONTEXT,
+    help_format="markdown",
+    version=_versions,
+    version_format="plaintext",
+    config=use_settings_file,
+    group_commands=Group("Commands", sort_key=0),
+    group_parameters=Group("Options", sort_key=0),
+    default_parameter=Parameter(negative=(), show_default=_show_default),
+    print_error=False,
+    exit_on_error=False,
+    suppress_keyboard_interrupt=False,
+    result_action="return_value",
 )
-COMMANDS: Final = (detect, review, apply, compare, annotate, train, evaluate)
-for command in (*COMMANDS, serve, info, synth, export_onnx):  # in the order of use
-    app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
+COMMANDS: Final[tuple[Callable[..., int | None], ...]] = (  # in the order of use
+    *(detect, review, apply, compare, annotate, train, evaluate),
+    *(serve, info, synth, export_onnx),
+)
+for order, command in enumerate(COMMANDS):
+    app.command(sort_key=order)(command)
+app.register_install_completion_command()
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from kneematch.run.outputs.run_file import versions
-
-        for name, version in versions().items():
-            typer.echo(f"{name} {version}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            metavar="",
-            help="Print the versions of kneematch and of what it computes with.",
-            callback=_version,
-            is_eager=True,
-        ),
-    ] = False,
-) -> None:
-    """Declare the options before a command; Typer shows the help of the app instead of this."""
-
-
-def run(program: typer.Typer = app) -> NoReturn:
+def run(program: App = app) -> NoReturn:
     """Run a command as a program."""
     import kneematch.rare_collection  # noqa: F401 - not where the program is a library
 
@@ -94,43 +87,30 @@ def run(program: typer.Typer = app) -> NoReturn:
     os._exit(code)
 
 
-def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> int:
+def main(arguments: Sequence[str] | None = None, program: App = app) -> int:
     """Run a command; an error that the user can correct is one line on stderr and exit code 2."""
     # Threads that wait for work by spinning would keep the processes that read films waiting.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
-    name = program.info.name
     with log_to_stderr():
         try:
-            code = program(given or ["--help"], prog_name=name, standalone_mode=False) or 0
-            if code == INTERRUPTED:
-                print_stopped()
-            return int(code)
-        except UsageError as error:
-            print_error(_usage_message(error, str(name)))
+            return int(program(given) or 0)
+        except KeyboardInterrupt:
+            print_stopped()
+            return INTERRUPTED
+        except CycloptsError as error:
+            command = " ".join([program.name[0], *(error.command_chain or ())])
+            print_error(f"{' '.join(str(error).split())} See '{command} --help'.")
         except KneematchError as error:
             print_error(error.message)
         except OSError as error:
             print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
-        except typer.Abort:
-            print_stopped()
-            return INTERRUPTED
         except Exception as error:
             advice = _memory_advice(error)
             if advice is None:
                 raise
             print_error(advice)
         return FAILED
-
-
-def _usage_message(error: typer.BadParameter, program: str) -> str:
-    """Return what is wrong with a command line, as one or two sentences."""
-    # Newer versions of typer check values with Pydantic, which says first that it is about one.
-    said = error.format_message().replace("Value error, ", "").rstrip(".")
-    wrong = re.fullmatch(r"Invalid value for '(\S+)': Input should be (.*?)(, unable.*)?", said)
-    said = f"{wrong[1]} must be {wrong[2]}" if wrong else said
-    command = error.ctx.command_path if error.ctx else program
-    return f"{said}{'' if said.endswith('?') else '.'} See '{command} --help'."
 
 
 def _memory_advice(error: Exception) -> str | None:

@@ -2,15 +2,14 @@
 
 import shlex
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import typer
+from cyclopts import Parameter
 
-from kneematch.cli.options import Force, OutFolder, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
+    Quiet,
     choose_messages,
     print_first_errors,
     shown,
@@ -19,38 +18,21 @@ from kneematch.cli.terminal import (
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import RUNS, EvaluateConfig
 from kneematch.films.files import writing
-from kneematch.options import INPUT, OUTPUT
+from kneematch.settings import Films, Force, ModelFile, Out, option_name
 from kneematch.training.config import TrainConfig
 
 MOST_REASONS: Final = 10
 
-_input: Any = partial(typer.Option, rich_help_panel=INPUT)
 
-
-@config_options(TrainConfig)
 def train(
-    out: Annotated[
-        Path,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="Model file to write, NAME.safetensors.",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
-    config: TrainConfig,
-    films: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILMS", help="Films, folders, patterns such as 'films/*.dcm', or @list.txt."
-        ),
-    ],
-    template: Annotated[
-        Path, _input(metavar="FILE", help="Annotation written by `kneematch annotate`.")
-    ],
+    films: Films,
+    /,
+    *,
+    template: Annotated[Path, Parameter(metavar="FILE")],
+    out: Annotated[Path, Parameter(alias="-o", metavar="FILE")],
+    settings: TrainConfig = TrainConfig(),
     quiet: Quiet = False,
-) -> None:
+) -> int | None:
     """Train both networks on films without labels to find the boxes of a template.
 
     Training pays where `detect --template` with the built-in model is off on your films. Take 50
@@ -63,6 +45,13 @@ def train(
     --template.
 
     NAME.metrics.csv shows the progress. A checkpoint is kept beside it until the training ends.
+
+    Parameters
+    ----------
+    template
+        Annotation written by `kneematch annotate`.
+    out
+        Model file to write, NAME.safetensors.
     """
     progress = choose_messages(quiet=quiet)
     from kneematch.films.annotation import KNEES, load_annotation
@@ -74,39 +63,36 @@ def train(
     other_part = load_annotation(template).find != KNEES
     if other_part:
         given = [
-            f"--{item.name.replace('_', '-')}"
-            for item in fields(config)
-            if item.name != "force" and getattr(config, item.name) != item.default
+            option_name(item.name)
+            for item in fields(settings)
+            if item.name != "force" and getattr(settings, item.name) != item.default
         ]
         if given:
             raise SettingsError(
                 f"{', '.join(given)} cannot be used with a template of another part than knees."
             )
         with writing(out):
-            result = train_landmarks(films, template, out, force=config.force, progress=progress)
+            result = train_landmarks(films, template, out, force=settings.force, progress=progress)
     else:
         with stopping_cleanly(checkpoint_path(out)):
-            result = run(films, template, out, config, progress=progress)
+            result = run(films, template, out, settings, progress=progress)
     if not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
-        typer.echo(f"{shown(out)}: trained on {result.films} films{left_out}")
+        print(f"{shown(out)}: trained on {result.films} films{left_out}")
         beside = ["--template", str(template)] if other_part else []
         model = shlex.join([*beside, "--model", str(out)])
-        typer.echo(f"Next: kneematch detect FILMS {shown(model)} -o found")
-    if result.failures:
-        raise typer.Exit(SOME_FAILED)
+        print(f"Next: kneematch detect FILMS {shown(model)} -o found")
+    return SOME_FAILED if result.failures else None
 
 
-@config_options(EvaluateConfig)
 def evaluate(
-    out: OutFolder,
-    config: EvaluateConfig,
-    films: Annotated[
-        list[str],
-        typer.Argument(metavar="FILMS", help="Films, folders, patterns or @list.txt."),
-    ],
+    films: Films,
+    /,
+    *,
+    out: Out,
+    settings: EvaluateConfig = EvaluateConfig(),
     quiet: Quiet = False,
-) -> None:
+) -> int | None:
     """Compare methods on films: their losses and, with labels, their accuracy.
 
     evaluation.md has all tables, which are also written as CSV. Each method's run, with
@@ -116,25 +102,17 @@ def evaluate(
 
     progress = choose_messages(quiet=quiet)
     with stopping_cleanly(out / RUNS), writing(out):
-        result = run.evaluate(films, out, config, progress=progress)
+        result = run.evaluate(films, out, settings, progress=progress)
     reasons = list(result.failed.values())
     print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed. See {shown(result.page)}.")
     if not quiet:
         for table in result.tables:
-            typer.echo(f"{run.to_markdown(table)}\n")
-        typer.echo(shown(result.page))
-    if result.failed:
-        raise typer.Exit(SOME_FAILED)
+            print(f"{run.to_markdown(table)}\n")
+        print(shown(result.page))
+    return SOME_FAILED if result.failed else None
 
 
-def export_onnx(
-    out: OutFolder,
-    model: Annotated[
-        Path | None,
-        _input(metavar="FILE", help="Model written by `kneematch train`, instead of the built-in."),
-    ] = None,
-    force: Force = False,
-) -> None:
+def export_onnx(*, out: Out, model: ModelFile = None, force: Force = False) -> None:
     """Write the networks as ONNX files, and run_onnx.py, which runs them without PyTorch.
 
     They find what `kneematch detect` finds by default when it computes in float32.
@@ -143,4 +121,4 @@ def export_onnx(
 
     with writing(out):
         for path in onnx_export.export_onnx(out, model, force=force):
-            typer.echo(shown(path))
+            print(shown(path))

@@ -1,43 +1,51 @@
 """`kneematch annotate` and `kneematch review`: pages that are served until Ctrl-C."""
 
+import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from kneematch.cli.options import FinishedRun, Root
-from kneematch.cli.terminal import print_error
+from kneematch.cli.terminal import FinishedRun, Root, print_error
 from kneematch.errors import SettingsError, check_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 Port = Annotated[
-    int, typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 chooses a free one.")
-]
-Browser = Annotated[bool, typer.Option(metavar="", help="Open the page in the browser.")]
-PreviewFilms = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--films",
-        metavar="PATH",
-        help="Film or folder to preview the template on; may be repeated.",
+    int,
+    Parameter(
+        metavar="N",
+        validator=Number(gte=0, lte=65_535),
+        help="Port of the page; 0 chooses a free one.",
     ),
 ]
+NoBrowser = Annotated[bool, Parameter(help="Print the page's address without opening a browser.")]
 
 
 def annotate(
-    film: Annotated[Path, typer.Argument(metavar="FILM", help="The film to draw on.")],
-    films: PreviewFilms = None,
-    out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
-    ] = Path("template.json"),
+    film: Path,
+    /,
+    *,
+    films: Annotated[tuple[str, ...], Parameter(metavar="PATH")] = (),
+    out: Annotated[Path, Parameter(alias="-o", metavar="FILE")] = Path("template.json"),
     port: Port = 0,
-    browser: Browser = True,
+    no_browser: NoBrowser = False,
 ) -> None:
-    """Draw the boxes of a template on one film and preview them on others, in the browser."""
+    """Draw the boxes of a template on one film and preview them on others, in the browser.
+
+    Parameters
+    ----------
+    film
+        The film to draw on.
+    films
+        Film or folder to preview the template on; may be repeated.
+    out
+        Template file to write.
+    """
     check_web()
     from kneematch.films.discovery import find_films
     from kneematch.web.annotate import annotate_app
@@ -45,23 +53,29 @@ def annotate(
     preview_films = find_films(films) if films else []
     if not out.parent.is_dir():
         raise SettingsError(f"No such folder: {out.parent}")
-    _show(lambda: annotate_app(film, out, preview_films), port, browser=browser)
+    _show(lambda: annotate_app(film, out, preview_films), port, browser=not no_browser)
 
 
 def review(
-    out: FinishedRun,
-    reader: Annotated[
-        str, typer.Option(metavar="NAME", help="Your name, stored with each decision.")
-    ] = "",
+    run: FinishedRun,
+    /,
+    *,
+    reader: Annotated[str, Parameter(metavar="NAME")] = "",
     root: Root = None,
     port: Port = 0,
-    browser: Browser = True,
+    no_browser: NoBrowser = False,
 ) -> None:
-    """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
+    """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser.
+
+    Parameters
+    ----------
+    reader
+        Your name, stored with each decision.
+    """
     check_web()
     from kneematch.web.review import ReviewSession, review_app
 
-    _show(lambda: review_app(ReviewSession(out, root, reader)), port, browser=browser)
+    _show(lambda: review_app(ReviewSession(run, root, reader)), port, browser=not no_browser)
 
 
 def check_web() -> None:
@@ -79,9 +93,9 @@ def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> Non
 
     with open_port(port) as listening:
         app, credentials = make_app(), Credentials(listening.getsockname()[1])
-        typer.echo(credentials.new_url())
+        print(credentials.new_url(), flush=True)
         print_error("Open this address in a browser. Ctrl-C ends the page.")
         if browser:
-            typer.launch(credentials.new_url())
+            webbrowser.open(credentials.new_url())
         with suppress(KeyboardInterrupt):
             serve(app, credentials, listening)

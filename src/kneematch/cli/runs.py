@@ -7,19 +7,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from cyclopts import App, ArgumentCollection, Parameter
+from cyclopts.config import Dict
 
-from kneematch.cli.options import (
-    FinishedRun,
-    Force,
-    OutFolder,
-    Quiet,
-    Root,
-    Workers,
-    config_options,
-)
 from kneematch.cli.terminal import (
     SOME_FAILED,
+    FinishedRun,
+    Quiet,
+    Root,
     choose_messages,
     print_first_errors,
     shown,
@@ -28,83 +23,67 @@ from kneematch.cli.terminal import (
 from kneematch.errors import SettingsError
 from kneematch.films.files import read_text, writing
 from kneematch.films.run_folder import DETECTIONS, FAILURES, REPORT, RUN_DATABASE
-from kneematch.options import INPUT, OUTPUT
 from kneematch.run.config import DetectConfig
+from kneematch.settings import INPUT, Films, Force, Out, Workers
 
 if TYPE_CHECKING:
     from kneematch.run.pipeline import DetectResult
 
-COMMON_SETTINGS: Final = ("crops", "overlays", "measure", "export", "left_is", "workers", "force")
 LACKING: Final = "lack a picture, a crop, an export, measures or a correction"
 # Parts of the names of the measures whose changes are printed.
 PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
 MOST_SHOWN: Final = 10  # films and patients that are skipped
 
 
-def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
-    """Let a file's settings take the place of the options' defaults."""
-    if path is None:
-        return None
-    known = {item.name for item in fields(DetectConfig)} - {"force"}
+def use_settings_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Let the settings in the file of --config take the place of the options' defaults."""
+    for argument in arguments:
+        if argument.name == "--config" and argument.tokens:
+            path = Path(argument.tokens[0].value)
+            settings = Dict(_read_settings(path), source=str(path), use_commands_as_keys=False)
+            settings(app, commands, arguments)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in a TOML file, or those of a run from its run.json."""
     try:
         text = read_text(path)
-        is_run = path.suffix.lower() == ".json"
-        given: dict[str, Any] = json.loads(text)["settings"] if is_run else tomllib.loads(text)
-        settings = {name: value for name, value in given.items() if value not in (None, [])}
+        if path.suffix.lower() != ".json":
+            return tomllib.loads(text)
+        settings: dict[str, Any] = json.loads(text)["settings"]
+        known = {item.name for item in fields(DetectConfig)} - {"force"}
+        given = ((name, value) for name, value in settings.items() if name in known)
+        return {name: value for name, value in given if value not in (None, [])}
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        kinds = {".json": "not the run.json of a run", ".toml": "not a valid TOML file"}
-        kind = kinds.get(path.suffix.lower(), "neither a TOML file nor the run.json of a run")
-        raise SettingsError(f"{path} holds no settings: it is {kind}.") from error
-    unknown = settings.keys() - known
-    if unknown and not is_run:
-        raise SettingsError(f"{path}: There is no setting {min(unknown)!r} of detect.")
-    several = {item.name for item in fields(DetectConfig) if isinstance(item.default, tuple)}
-    taken = {
-        name: [value] if name in several and isinstance(value, str) else value
-        for name, value in settings.items()
-        if name in known
-    }
-    context.default_map = {**(context.default_map or {}), **taken}
-    return path
+        raise SettingsError(
+            f"{path} holds no settings: it is neither a TOML file nor the run.json of a run."
+        ) from error
 
 
-SettingsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Take settings from this TOML file or the run.json of a run; options on the command "
-        "line override them.",
-        is_eager=True,
-        callback=_take_settings,
-        rich_help_panel="Advanced: input",
-    ),
-]
-
-
-@config_options(DetectConfig, common=COMMON_SETTINGS)
 def detect(
-    films: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILMS",
-            help="Films (DICOM, PNG, JPEG, TIFF, BMP, ...), folders, patterns such as "
-            "'films/*.dcm', or @list.txt.",
-        ),
-    ],
-    out: OutFolder,
-    config: DetectConfig,
-    config_file: SettingsFile = None,
+    films: Films,
+    /,
+    *,
+    out: Out,
+    settings: DetectConfig = DetectConfig(),
+    config: Annotated[Path | None, Parameter(group=INPUT, metavar="FILE")] = None,
     quiet: Quiet = False,
-) -> None:
+) -> int | None:
     """Find the knee joint areas of films; write tables, a report and pictures.
 
-    \b
+    ```
     kneematch detect films -o found                      tables and a report
     kneematch detect films -o found --crops --overlays   with pictures of knees and films
     kneematch detect @list.txt -o found --measure        with joint-space widths and angles
+    ```
+
+    Parameters
+    ----------
+    config
+        Take settings from this TOML file or the run.json of a run; options on the command line
+        override them.
     """
     progress = choose_messages(quiet=quiet)
     from kneematch.run.pipeline import detect_folder
@@ -112,10 +91,9 @@ def detect(
     database = out / RUN_DATABASE
     safe = f"What is done is safe in {database}; make room and give the same command again."
     with stopping_cleanly(database, "Continue with the same command."), writing(out, safe):
-        result = detect_folder(films, out, config, progress=progress)
+        result = detect_folder(films, out, settings, progress=progress)
     print_summary(result, quiet=quiet)
-    if result.no_knee or result.failed or result.missing:
-        raise typer.Exit(SOME_FAILED)
+    return SOME_FAILED if result.no_knee or result.failed or result.missing else None
 
 
 def print_summary(result: "DetectResult", *, quiet: bool) -> None:
@@ -125,9 +103,9 @@ def print_summary(result: "DetectResult", *, quiet: bool) -> None:
     print_first_errors(result.missing_reasons, result.missing, LACKING)
     if not quiet:
         table, page = shown(result.out / DETECTIONS), shlex.quote(shown(result.out / REPORT))
-        typer.echo(f"{table}: {_counts(result)}")
+        print(f"{table}: {_counts(result)}")
         review = f", or run: kneematch review {shlex.quote(shown(result.out))}"
-        typer.echo(f"Next: open {page}{review if result.knees else ''}")
+        print(f"Next: open {page}{review if result.knees else ''}")
 
 
 def _counts(result: "DetectResult") -> str:
@@ -144,58 +122,54 @@ def _counts(result: "DetectResult") -> str:
 
 
 def apply(
-    out: FinishedRun,
-    decisions: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Add the decisions of this review.csv first.",
-            show_default=False,
-        ),
-    ] = None,
+    run: FinishedRun,
+    /,
+    *,
+    decisions: Annotated[Path | None, Parameter(metavar="FILE")] = None,
     root: Root = None,
     workers: Workers = None,
     quiet: Quiet = False,
-) -> None:
-    """Write the decisions of `kneematch review` to the tables, pictures and exports of a run."""
+) -> int | None:
+    """Write the decisions of `kneematch review` to the tables, pictures and exports of a run.
+
+    Parameters
+    ----------
+    decisions
+        Add the decisions of this review.csv first.
+    """
     from kneematch.run.apply import apply_review
 
     progress = choose_messages(quiet=quiet)
-    with writing(out):
+    with writing(run):
         result = apply_review(
-            out, root=root, decisions=decisions, workers=workers, progress=progress
+            run, root=root, decisions=decisions, workers=workers, progress=progress
         )
     print_first_errors(result.missing_reasons, result.missing, LACKING)
     if not quiet:
         message = f"{result.decisions}, {result.review:,} to review"
-        typer.echo(f"{shown(out / DETECTIONS)}: {message}")
-    if result.missing:
-        raise typer.Exit(SOME_FAILED)
+        print(f"{shown(run / DETECTIONS)}: {message}")
+    return SOME_FAILED if result.missing else None
 
 
 def compare(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN",
-            help="Output folders of `detect --measure`, such as one for each visit.",
-        ),
-    ],
-    visits: Annotated[
-        Path,
-        typer.Option(
-            metavar="TABLE",
-            help="CSV with a row per film and the columns film, patient and visit.",
-            rich_help_panel=INPUT,
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option("-o", "--out", metavar="FILE", help="Table to write.", rich_help_panel=OUTPUT),
-    ] = Path("changes.csv"),
+    runs: list[Path],
+    /,
+    *,
+    visits: Annotated[Path, Parameter(metavar="TABLE")],
+    out: Annotated[Path, Parameter(alias="-o", metavar="FILE")] = Path("changes.csv"),
     force: Force = False,
-) -> None:
-    """Compare the measures of the same knees at two or more visits."""
+) -> int | None:
+    """Compare the measures of the same knees at two or more visits.
+
+    Parameters
+    ----------
+    runs
+        Output folders of `kneematch detect --measure`, such as one for each visit.
+    visits
+        CSV with a row per film and the columns film, patient and visit.
+    out
+        Table to write.
+    """
     from kneematch.evaluation.longitudinal import compare_runs
 
     with writing(out):
@@ -203,16 +177,15 @@ def compare(
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             sd, sdc = ("unknown" if n is None else f"{n:.3f}" for n in (each.sd, each.sdc))
-            typer.echo(
+            print(
                 f"{shown(each.visit)}, {each.measure}: mean change {each.mean:+.3f} (standard "
                 f"deviation {sd}); {each.beyond:,} of {_number(each.knees, 'knee')} changed more "
                 f"than the smallest detectable change, {sdc}"
             )
-    typer.echo(f"{shown(out)}: {_number(result.knees, 'change')}")
+    print(f"{shown(out)}: {_number(result.knees, 'change')}")
     reasons = [f"skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
     print_first_errors(reasons, len(result.skipped), "skipped", what="films or patients")
-    if result.skipped:
-        raise typer.Exit(SOME_FAILED)
+    return SOME_FAILED if result.skipped else None
 
 
 def _number(count: int, what: str) -> str:

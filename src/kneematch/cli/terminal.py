@@ -3,15 +3,16 @@
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
+from cyclopts import Parameter
 
 from kneematch.progress import no_progress
 
@@ -23,6 +24,20 @@ SOME_FAILED: Final = 1  # exit code of a run that finished, but not with every f
 INTERRUPTED: Final = 130  # as shells report after Ctrl-C
 STDERR: Final = 2  # its file descriptor
 SHOW_CURSOR: Final = "\r\x1b[K\x1b[?25h"  # which a progress bar hides; clears its line
+
+# Parameters that several commands have.
+FinishedRun = Annotated[
+    Path, Parameter(metavar="FOLDER", help="Output folder of `kneematch detect`.")
+]
+Root = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FOLDER",
+        help="Folder of films with relative paths.",
+        show_default="the working folder, or that of the run",
+    ),
+]
+Quiet = Annotated[bool, Parameter(alias="-q", help="Print only what failed.")]
 
 logger = logging.getLogger("kneematch")
 
@@ -46,7 +61,8 @@ class _StderrHandler(logging.Handler):
     """Write log records as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        typer.echo(f"kneematch: {shown(' '.join(record.getMessage().splitlines()))}", err=True)
+        text = shown(" ".join(record.getMessage().splitlines()))
+        print(f"kneematch: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager

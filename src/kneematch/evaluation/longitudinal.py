@@ -14,9 +14,9 @@ from kneematch.errors import SettingsError
 from kneematch.films.csv_text import Cell, read_csv_file
 from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.knee.measure import PERCENT, UNITS
-from kneematch.options import as_path, check_type
 from kneematch.run.outputs.measurements import MEASUREMENTS, MM
 from kneematch.run.outputs.tables import Columns, open_table
+from kneematch.settings import as_path, check_type
 
 BEFORE, AFTER = "before", "after"
 POWERS: Final = {"mm": 1, "mm2": 2}  # powers of the plateau's width that measures contain

@@ -32,7 +32,6 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
-from kneematch.options import as_path, check_type
 from kneematch.paper.energy import one_sided_loss
 from kneematch.paper.split import SIDES, split
 from kneematch.paper.template import Template
@@ -42,6 +41,7 @@ from kneematch.run.database import Run, absolute_path
 from kneematch.run.outputs.run_file import device_name
 from kneematch.run.pipeline import detect_folder
 from kneematch.sampling import View, sample
+from kneematch.settings import as_path, check_type
 
 # Settings that a method's run takes over.
 SHARED: Final = "model", "template", "paper", "force", "device", "batch_size", "workers"

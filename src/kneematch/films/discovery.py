@@ -17,7 +17,7 @@ from kneematch.films.files import READERS, read_text_bytes
 from kneematch.films.radiograph import silent
 from kneematch.films.read import is_dicom, read_header
 from kneematch.films.run_folder import FOLDERS, holds_run
-from kneematch.options import check_type
+from kneematch.settings import check_type
 
 logger = logging.getLogger("kneematch")
 

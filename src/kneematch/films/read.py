@@ -40,8 +40,8 @@ from kneematch.films.radiograph import (
     silent,
     unit_range,
 )
-from kneematch.options import as_path, check_type
 from kneematch.parallel import WorkerDied, call_in_child
+from kneematch.settings import as_path, check_type
 
 if TYPE_CHECKING:
     from pydicom import Dataset

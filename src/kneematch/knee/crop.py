@@ -13,8 +13,8 @@ from torch import Tensor
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph, average_blocks
 from kneematch.knee.detection import CORNERS, Detection
-from kneematch.options import check_type
 from kneematch.sampling import Span, axes_to_film, compose, rectangle_to_film, sample, transform
+from kneematch.settings import check_type
 
 MOST_PX: Final = 8192  # longest side; a larger crop must be a mistake
 # Without spacing, an area is taken to be as wide as the box that one draws around a joint: films

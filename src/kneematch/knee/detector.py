@@ -55,7 +55,6 @@ from kneematch.models.two_stage import (
     network_solver,
     transfer_template,
 )
-from kneematch.options import AUTO, LOCATOR, METHODS, NEURAL, check_type
 from kneematch.paper.algorithm2 import enlarged_size
 from kneematch.paper.energy import MakeProblem, Refiner, Solver, paper_problem
 from kneematch.paper.grid_search import grid_search
@@ -68,6 +67,7 @@ from kneematch.sampling import compose
 from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.gauss_newton import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
 from kneematch.search.robust_energy import resize_template, robust_problem
+from kneematch.settings import AUTO, LOCATOR, METHODS, NEURAL, check_type
 
 Areas = tuple[Detection, ...]
 Found = TypeVar("Found")

@@ -11,7 +11,6 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash, file_versions, remove_leftovers
 from kneematch.films.run_folder import FOLDERS, find_root
 from kneematch.knee.decision import apply_decisions
-from kneematch.options import as_path
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, config_from_json
@@ -23,6 +22,7 @@ from kneematch.run.pipeline import DetectResult, finish_run, save_visits
 from kneematch.run.sqlite import user_errors
 from kneematch.run.visit import Visit
 from kneematch.run.workers import map_visits
+from kneematch.settings import as_path
 
 
 def apply_review(

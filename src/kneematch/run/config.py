@@ -1,25 +1,32 @@
 """DetectConfig: the settings of `detect_folder`, and which of them the rows of a run depend on."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from kneematch import __version__, options
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kneematch import __version__
 from kneematch.errors import SettingsError
-from kneematch.options import (
+from kneematch.settings import (
     AUTO,
-    INPUT,
     LOCATOR,
     METHOD,
     METHODS,
     OUTPUT,
     PERFORMANCE,
-    check_options,
-    option,
+    BatchSize,
+    Device,
+    Force,
+    ModelFile,
+    Paper,
+    Series,
+    Workers,
+    check_settings,
+    option_name,
 )
 
 if TYPE_CHECKING:
@@ -31,112 +38,91 @@ USUAL_OBJECTS: Final = ("sr", "gsps", "sc")  # and "seg" of measured knees
 EXPORTS: Final = ("coco", "dicom", *DICOM_OBJECTS)
 
 UNSET: Final = "unset"  # in messages
+NEEDED: Final = {  # options that have no effect without another one
+    "crop_mm": "crops",
+    "crop_spacing": "crops",
+    "mirror": "crops",
+    "magnification": "measure",
+}
 
 Fingerprint = Mapping[str, str | int | bool]  # the settings that rows depend on
 
-_input: Any = partial(option, group=INPUT)
-_method: Any = partial(option, group=METHOD)
-_output: Any = partial(option, group=OUTPUT)
-_performance: Any = partial(option, group=PERFORMANCE)
 
-
+@Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class DetectConfig:
     """Which films, how they are searched, and what is written."""
 
-    series: str | None = options.series_option()
+    series: Series = None
 
-    model: str | None = options.model_option()
-    template: tuple[str, ...] = _method(
-        (),
-        help="Annotation written by `kneematch annotate`, to find its boxes instead of the model's "
-        "own; may be repeated.",
-        metavar="FILE",
-    )
-    method: str = _method(
-        "auto",
-        help="How knees are found; auto suits nearly all films, the others are for research.",
-        choices=METHODS,
-    )
-    paper: bool = options.paper_option()
-    left_is: str | None = _method(
-        None,
-        help="The patient's side at the left of all pictures. Overrides headers and markers; knees "
-        "that disagree are flagged.",
-        choices=("R", "L"),
-    )
-    cropped: bool = _method(
-        False, help="All pictures are crops of single joints, as in data sets for grading."
-    )
-    side_from_name: str | None = _method(
-        None,
-        help="Regular expression whose first group is R or L in the names of films of one knee; "
-        "for films whose headers do not tell the side.",
-        metavar="PATTERN",
-    )
-    mm_per_px: float | None = _method(
-        None, help="Pixel spacing of films that state none.", metavar="MM"
-    )
+    model: ModelFile = None
+    template: Annotated[tuple[str, ...], Parameter(group=METHOD, metavar="FILE")] = ()
+    """Annotation written by `kneematch annotate`, to find its boxes instead of the model's own;
+    may be repeated."""
+    method: Annotated[str, Parameter(group=METHOD, choices=METHODS)] = "auto"
+    """How knees are found; auto suits nearly all films, the others are for research."""
+    paper: Paper = False
+    left_is: Annotated[str | None, Parameter(group=METHOD, choices=("R", "L"))] = None
+    """The patient's side at the left of all pictures. Overrides headers and markers; knees that
+    disagree are flagged."""
+    cropped: Annotated[bool, Parameter(group=METHOD)] = False
+    """All pictures are crops of single joints, as in data sets for grading."""
+    side_from_name: Annotated[str | None, Parameter(group=METHOD, metavar="PATTERN")] = None
+    """Regular expression whose first group is R or L in the names of films of one knee; for films
+    whose headers do not tell the side."""
+    mm_per_px: Annotated[
+        float | None, Parameter(group=METHOD, metavar="MM", validator=Number(gt=0, lt=10))
+    ] = None
+    """Pixel spacing of films that state none."""
 
-    force: bool = options.force_option()
-    measure: bool = _output(False, help="Measure the joint space and the alignment of every knee.")
-    magnification: float | None = _output(
-        None,
-        help="Magnification of the films, by which lengths in mm are divided.",
-        metavar="FACTOR",
-        default_text="1, mm at the detector",
+    measure: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Measure the joint space and the alignment of every knee."""
+    magnification: Annotated[
+        float | None,
+        Parameter(
+            group=OUTPUT,
+            metavar="FACTOR",
+            validator=Number(gte=1, lt=2),
+            show_default="1, mm at the detector",
+        ),
+    ] = None
+    """Magnification of the films, by which lengths in mm are divided."""
+    overlays: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Draw the areas on a picture of every film with knees."""
+    crops: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Cut every knee out, upright, as a 16-bit PNG."""
+    crop_mm: Annotated[float | None, Parameter(group=OUTPUT, metavar="MM", show_default="140")] = (
+        None
     )
-    overlays: bool = _output(False, help="Draw the areas on a picture of every film with knees.")
-    crops: bool = _output(False, help="Cut every knee out, upright, as a 16-bit PNG.")
-    crop_mm: float | None = _output(
-        None, help="Side length of crops, in mm.", metavar="MM", default_text="140"
-    )
-    crop_spacing: float | None = _output(
-        None, help="Pixel spacing of crops, in mm.", metavar="MM", default_text="0.3"
-    )
-    mirror: bool = _output(
-        False, help="Mirror crops of knees on the image's left, so that all knees look alike."
-    )
-    export: tuple[str, ...] = _output(
-        (),
-        help="Write results for other programs; may be repeated. dicom is sr, gsps, sc and, with "
-        "--measure, seg.",
-        choices=EXPORTS,
-    )
+    """Side length of crops, in mm."""
+    crop_spacing: Annotated[
+        float | None, Parameter(group=OUTPUT, metavar="MM", show_default="0.3")
+    ] = None
+    """Pixel spacing of crops, in mm."""
+    mirror: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Mirror crops of knees on the image's left, so that all knees look alike."""
+    export: Annotated[tuple[str, ...], Parameter(group=OUTPUT, choices=EXPORTS)] = ()
+    """Write results for other programs; may be repeated. dicom is sr, gsps, sc and, with --measure,
+    seg."""
+    force: Force = False
 
-    device: str = options.device_option()
-    batch_size: int | None = options.batch_size_option()
-    workers: int | None = options.workers_option()
-    ray: str | None = _performance(
-        None,
-        help="Compute on a Ray cluster: the address of a running one, or `local` to start one on "
-        "this machine.",
-        metavar="ADDRESS",
-    )
+    device: Device = "auto"
+    batch_size: BatchSize = None
+    workers: Workers = None
+    ray: Annotated[str | None, Parameter(group=PERFORMANCE, metavar="ADDRESS")] = None
+    """Compute on a Ray cluster: the address of a running one, or `local` to start one on this
+    machine."""
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
-        if self.template is None or isinstance(self.template, str | os.PathLike):
-            one = () if self.template is None else (os.fspath(self.template),)
-            object.__setattr__(self, "template", one)  # a path may have commas
-        check_options(self)
+        check_settings(self)
+        for name, needed in NEEDED.items():
+            if getattr(self, name) and not getattr(self, needed):
+                raise SettingsError(f"{option_name(name)} needs {option_name(needed)}.")
         if self.model is not None and len(self.template) > 1:
             raise SettingsError("--model was trained for one --template; name that one only.")
-        if self.mm_per_px is not None and not 0 < self.mm_per_px < 10:
-            raise SettingsError("--mm-per-px must be a pixel spacing above 0 and below 10 mm.")
         if self.side_from_name is not None:
             _check_side_pattern(self.side_from_name)
-        needed = {
-            "crops": ["crop_mm", "crop_spacing", "mirror"],
-            "measure": ["magnification"],
-        }
-        for name, dependent in needed.items():
-            for each in dependent:
-                if getattr(self, each) not in (None, False) and not getattr(self, name):
-                    given, needs = (text.replace("_", "-") for text in (each, name))
-                    raise SettingsError(f"--{given} needs --{needs}.")
-        if self.magnification is not None and not 1 <= self.magnification < 2:
-            raise SettingsError("--magnification must be a factor of at least 1 and below 2.")
         if "seg" in self.export and not self.measure:
             raise SettingsError("--export seg needs --measure, which finds the outlines.")
 
@@ -235,13 +221,16 @@ def _check_side_pattern(pattern: str) -> None:
 
 
 def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
-    """Return the configuration that JSON holds; other names than those of its fields are ignored.
+    """Return the configuration that JSON holds; fields and exports of other versions are ignored.
 
     Raises:
         SettingsError, TypeError, ValueError: a value makes no sense.
     """
     known = {item.name for item in fields(DetectConfig)}
-    return DetectConfig(**{name: value for name, value in settings.items() if name in known})
+    given = {name: value for name, value in settings.items() if name in known}
+    if "export" in given:
+        given["export"] = tuple(kind for kind in given["export"] if kind in EXPORTS)
+    return DetectConfig(**given)
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> list[str]:

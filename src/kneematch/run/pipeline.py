@@ -24,10 +24,10 @@ from kneematch.films.files import (
 )
 from kneematch.films.read import is_uncompressed
 from kneematch.films.run_folder import FOLDERS, JOURNAL, RUN_DATABASE, THUMBNAILS, where_made
-from kneematch.options import AUTO, LOCATOR, METHODS, as_path, check_type
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
+from kneematch.settings import AUTO, LOCATOR, METHODS, as_path, check_type
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,8 +19,8 @@ from kneematch.errors import SettingsError, is_gpu_full
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import GPU_BATCH, Areas, no_knee_found, search_copies
 from kneematch.knee.knee_images import Preparation
-from kneematch.options import LOCATOR
 from kneematch.parallel import end_processes, start_process
+from kneematch.settings import LOCATOR
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector

@@ -3,15 +3,16 @@
 import re
 import ssl
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 
-from kneematch import options
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
 from kneematch.errors import SettingsError
 from kneematch.films.files import read_text
-from kneematch.options import INPUT, OUTPUT, check_options, option
 from kneematch.run.config import DICOM_OBJECTS, USUAL_OBJECTS
+from kneematch.settings import INPUT, OUTPUT, PERFORMANCE, check_settings, split_names
 
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 AE_TITLE: Final = r"[!-\[\]-~]{1,16}"  # printable ASCII without spaces and backslashes
@@ -19,60 +20,61 @@ DICOM_ADDRESS: Final = re.compile(rf"(tls:)?({AE_TITLE})@([^@]+):(\d{{1,5}})")
 SHORTEST_TOKEN: Final = 16  # characters
 LAST_PORT: Final = 65_535
 
-_input: Any = partial(option, group=INPUT)
-_output: Any = partial(option, group=OUTPUT)
+Port = Annotated[
+    int, Parameter(group=INPUT, metavar="PORT", validator=Number(gte=0, lte=LAST_PORT))
+]
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """Who may send films, what is made of them, and where that is sent."""
 
-    ae_title: str = _input("KNEEMATCH", help="AE title of this node.", metavar="AET")
-    host: str = _input(LOCAL[0], help="Address to listen on.", metavar="ADDRESS")
-    port: int = _input(11112, help="DICOM port; 0 chooses one.", metavar="PORT", minimum=0)
-    http_port: int = _input(8080, help="HTTP port; 0 chooses one.", metavar="PORT", minimum=0)
-    accept: tuple[str, ...] = _input(
-        (), help="AE title that may send films; may be repeated.", metavar="AET", default_text="any"
+    ae_title: Annotated[str, Parameter(group=INPUT, metavar="AET")] = "KNEEMATCH"
+    """AE title of this node."""
+    host: Annotated[str, Parameter(group=INPUT, metavar="ADDRESS")] = LOCAL[0]
+    """Address to listen on."""
+    port: Port = 11112
+    """DICOM port; 0 chooses one."""
+    http_port: Port = 8080
+    """HTTP port; 0 chooses one."""
+    accept: Annotated[
+        tuple[str, ...], Parameter(group=INPUT, metavar="AET", show_default="any")
+    ] = ()
+    """AE title that may send films; may be repeated."""
+    token_file: Annotated[Path | None, Parameter(group=INPUT, metavar="FILE")] = None
+    """File with a token for HTTP; needed unless --host is local."""
+    tls_cert: Annotated[Path | None, Parameter(group=INPUT, metavar="FILE")] = None
+    """Certificate (PEM) with which to listen by TLS."""
+    tls_key: Annotated[Path | None, Parameter(group=INPUT, metavar="FILE")] = None
+    """Private key of --tls-cert."""
+    tls_ca: Annotated[Path | None, Parameter(group=INPUT, metavar="FILE")] = None
+    """CA certificates (PEM) to check DICOM senders and receivers against; with --tls-cert, senders
+    must then present a certificate."""
+    most_waiting: Annotated[int, Parameter(group=INPUT, metavar="N", validator=Number(gte=1))] = (
+        1000
     )
-    token_file: Path | None = _input(
-        None, help="File with a token for HTTP; needed unless --host is local.", metavar="FILE"
-    )
-    tls_cert: Path | None = _input(
-        None, help="Certificate (PEM) with which to listen by TLS.", metavar="FILE"
-    )
-    tls_key: Path | None = _input(None, help="Private key of --tls-cert.", metavar="FILE")
-    tls_ca: Path | None = _input(
-        None,
-        help="CA certificates (PEM) to check DICOM senders and receivers against; with --tls-cert, "
-        "senders must then present a certificate.",
-        metavar="FILE",
-    )
-    most_waiting: int = _input(
-        1000,
-        help="Most films in the queue; senders of more are told to try again later.",
-        metavar="N",
-        minimum=1,
-    )
-    send_to: tuple[str, ...] = _output(
-        (),
-        help="Receiver of results: AET@HOST:PORT, tls:AET@HOST:PORT, or the URL of a DICOMweb "
-        "server; may be repeated.",
-        metavar="RECEIVER",
-    )
-    objects: tuple[str, ...] = _output(
-        USUAL_OBJECTS,
-        help="Objects to send, separated by commas: sr, sr3d, gsps, sc or, with --measure, seg.",
-        metavar="NAMES",
-        parser=options.parse_names,
-    )
-    measure: bool = _output(False, help="Measure every knee.")
-    workers: int | None = options.workers_option(
-        help="Number of worker processes.", default_text="one per core", minimum=1
-    )
+    """Most films in the queue; senders of more are told to try again later."""
+    send_to: Annotated[tuple[str, ...], Parameter(group=OUTPUT, metavar="RECEIVER")] = ()
+    """Receiver of results: AET@HOST:PORT, tls:AET@HOST:PORT, or the URL of a DICOMweb server; may
+    be repeated."""
+    objects: Annotated[
+        tuple[str, ...], Parameter(group=OUTPUT, converter=split_names, metavar="NAMES")
+    ] = USUAL_OBJECTS
+    """Objects to send, separated by commas: sr, sr3d, gsps, sc or, with --measure, seg."""
+    measure: Annotated[bool, Parameter(group=OUTPUT)] = False
+    """Measure every knee."""
+    workers: Annotated[
+        int | None,
+        Parameter(
+            group=PERFORMANCE, metavar="N", validator=Number(gte=1), show_default="one per core"
+        ),
+    ] = None
+    """Number of worker processes."""
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
-        check_options(self)
+        check_settings(self)
         if unknown := set(self.objects) - set(DICOM_OBJECTS):
             raise SettingsError(f"--objects are {', '.join(DICOM_OBJECTS)}, not {min(unknown)}.")
         if "seg" in self.objects and not self.measure:
@@ -87,8 +89,6 @@ class ServeConfig:
                     "An AE title has 1 to 16 printable ASCII characters, without spaces and "
                     f"backslashes, not {title!r}."
                 )
-        if max(self.port, self.http_port) > LAST_PORT:
-            raise SettingsError(f"--port and --http-port are at most {LAST_PORT}.")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("--tls-cert and --tls-key belong together.")
         if self.host not in LOCAL and self.token_file is None:

@@ -1,47 +1,45 @@
 """Configuration of a training: `TrainConfig`; importing it is fast."""
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Annotated, Final
 
-from kneematch import options
-from kneematch.options import METHOD, check_options, option
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from kneematch.settings import METHOD, Device, Force, Seed, Workers, check_settings
 
 MODEL_SUFFIX: Final = ".safetensors"
 OURS, PAPER = "default", "paper"  # recipes
 SYNTHETIC, IMAGENET = "synthetic", "imagenet"  # initial weights
 
-# Options that override a value of the recipe.
-_override: Any = partial(option, None, group=METHOD, metavar="N", default_text="the recipe's")
+# A setting that overrides the one of the recipe.
+Override = Annotated[
+    int | None,
+    Parameter(group=METHOD, metavar="N", validator=Number(gte=1), show_default="the recipe's"),
+]
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """Settings of `train` and of `kneematch train`."""
 
-    recipe: str = option(
-        OURS,
-        help="Hyperparameters: default, or those of the paper, whose initial weights are "
-        "--start imagenet.",
-        group=METHOD,
-        choices=(OURS, PAPER),
-    )
-    start: str = option(
-        SYNTHETIC,
-        help="Initial weights: synthetic (the built-in model), imagenet (downloaded), or a model "
-        "file.",
-        group=METHOD,
-        metavar="NAME|FILE",
-    )
-    rounds: int | None = _override(help="Rounds of each phase (the paper's T).", minimum=1)
-    epochs: int | None = _override(help="Epochs per round (the paper's M).", minimum=1)
-    batch_size: int | None = _override(help="Films per training step.", minimum=1)
-    seed: int = options.seed_option()
-    device: str = options.device_option()
-    workers: int | None = options.workers_option()
-    resume: bool = options.resume_option()
-    force: bool = options.force_option()
+    recipe: Annotated[str, Parameter(group=METHOD, choices=(OURS, PAPER))] = OURS
+    """Hyperparameters: default, or those of the paper (with --start imagenet)."""
+    start: Annotated[str, Parameter(group=METHOD, metavar="NAME|FILE")] = SYNTHETIC
+    """Initial weights: synthetic (the built-in model), imagenet (downloaded), or a model file."""
+    rounds: Override = None
+    """Rounds of each phase (the paper's T)."""
+    epochs: Override = None
+    """Epochs per round (the paper's M)."""
+    batch_size: Override = None
+    """Films per training step."""
+    seed: Seed = 0
+    device: Device = "auto"
+    workers: Workers = None
+    resume: Annotated[bool, Parameter()] = False
+    force: Force = False
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that make no sense."""
-        check_options(self)
+        check_settings(self)

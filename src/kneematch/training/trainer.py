@@ -34,13 +34,13 @@ from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.template import annotated_half, cut_from_view
 from kneematch.models.model_file import Model, builtin_model, load_model, save_model
 from kneematch.models.weights import network_from_weights
-from kneematch.options import as_path, check_type
 from kneematch.paper.algorithm1 import PhaseState
 from kneematch.paper.algorithm2 import PHASES, Networks
 from kneematch.paper.network import PoseNetwork
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.search.robust_energy import robust_problem
+from kneematch.settings import as_path, check_type
 from kneematch.training.config import IMAGENET, MODEL_SUFFIX, PAPER, SYNTHETIC, TrainConfig
 from kneematch.training.dataset import Films, prepare_films
 from kneematch.training.recipes import (

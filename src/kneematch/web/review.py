@@ -38,11 +38,11 @@ from kneematch.knee.measure import (
     narrowest_line,
 )
 from kneematch.knee.quality import ATYPICAL, NO_KNEE
-from kneematch.options import LOCATOR
 from kneematch.paper.split import SIDES
 from kneematch.run.apply import apply_review, check_outline_network, ended_run, run_config
 from kneematch.run.database import Run
 from kneematch.run.pipeline import DetectResult
+from kneematch.settings import LOCATOR
 from kneematch.web.knee_rows import (
     Row,
     RowQuery,

@@ -88,8 +88,8 @@ def describe_environment() -> dict[str, Any]:
     import torch
 
     from kneematch.models.model_file import builtin_model
-    from kneematch.options import METHODS
     from kneematch.run.config import EXPORTS
+    from kneematch.settings import METHODS
 
     networks = builtin_model().parent.glob("*.safetensors")
     devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
