@@ -87,7 +87,7 @@ $(READY): pyproject.toml constraints.txt
 # tools for DICOM objects, Orthanc for the node. Without them those tests are skipped, with the reason.
 TOOLS := chromium dicom3tools dcmtk orthanc orthanc-dicomweb
 test-tools:
-	@if PATH=$$PATH:/usr/sbin which chromium dciodvfy dcmpschk Orthanc >/dev/null; then :; \
+	@if PATH=$$PATH:/usr/sbin which chromium dciodvfy dsrdump Orthanc >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(TOOLS); \
 	else \

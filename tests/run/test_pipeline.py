@@ -183,7 +183,7 @@ def test_detect_folder_writes_everything_that_is_requested(
     assert named[1] in result.reasons[0]
     assert result.missing == 0  # the PNG is no DICOM to export, which is no failure
     assert "Exported 2 of 3 films; the other 1 are not DICOM." in caplog.text
-    sides, objects = ("R", "L"), ("report", "state", "picture")
+    sides, objects = ("R", "L"), ("report", "picture")
     assert written(out) == {
         *("detections.csv", "failures.csv", "run.json", "report.html", "coco.json", "crops.csv"),
         *("run.sqlite", "thumbnails.sqlite"),

@@ -33,7 +33,7 @@ def test_serve_config_refuses_contradictions(settings: dict[str, object], reason
 
 
 def test_serve_config_listens_on_this_machine_only_by_default() -> None:
-    assert (ServeConfig().host, ServeConfig().objects) == ("127.0.0.1", ("sr", "gsps", "sc"))
+    assert (ServeConfig().host, ServeConfig().objects) == ("127.0.0.1", ("sr", "sc"))
 
 
 def test_serve_config_refuses_a_short_token(tmp_path: Path) -> None:

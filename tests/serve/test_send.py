@@ -18,7 +18,7 @@ from kneematch.serve.config import ServeConfig
 from kneematch.serve.queue import MOST_TRIES, Queue
 from servers import eventually
 
-REPORT, STATE = uid.ComprehensiveSRStorage, uid.GrayscaleSoftcopyPresentationStateStorage
+REPORT, SEGMENTS = uid.ComprehensiveSRStorage, uid.SegmentationStorage
 PICTURE = uid.SecondaryCaptureImageStorage
 
 
@@ -79,8 +79,8 @@ def deliver(queue: Queue, goal: str) -> None:
 
 @pytest.mark.parametrize("syntax", [uid.ExplicitVRLittleEndian, uid.ImplicitVRLittleEndian])
 def test_deliver_sends_all_objects_in_one_association(queue: Queue, syntax: str) -> None:
-    receiver = Receiver(REPORT, STATE, PICTURE, syntax=syntax)
-    names = add(queue, receiver.address, *(REPORT, STATE, PICTURE) * 20)
+    receiver = Receiver(REPORT, SEGMENTS, PICTURE, syntax=syntax)
+    names = add(queue, receiver.address, *(REPORT, SEGMENTS, PICTURE) * 20)
     deliver(queue, receiver.address)
     assert (receiver.associations, receiver.arrived) == (1, Counter(names))
     assert (states(queue), list(queue.objects.iterdir())) == ({"sent": 60}, [])
@@ -88,7 +88,7 @@ def test_deliver_sends_all_objects_in_one_association(queue: Queue, syntax: str)
 
 def test_deliver_refuses_only_the_kinds_that_a_receiver_rejects(queue: Queue) -> None:
     receiver = Receiver(REPORT, PICTURE)
-    report, _, picture = add(queue, receiver.address, REPORT, STATE, PICTURE)
+    report, _, picture = add(queue, receiver.address, REPORT, SEGMENTS, PICTURE)
     deliver(queue, receiver.address)
     assert (receiver.associations, set(receiver.arrived)) == (1, {report, picture})
     assert states(queue) == {"sent": 2, "waiting": 1}

@@ -20,7 +20,7 @@ from kneematch import Detector
 from kneephantoms import SynthConfig, synthesize
 from servers import Node, Orthanc, eventually, free_port, tool
 
-SR, STATE, CAPTURE = "SR", "PR", "OT"
+SR, CAPTURE = "SR", "OT"
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +104,15 @@ def test_node_sends_objects_to_the_study_of_each_film(
     assert node.send(film, options=options) == 0  # again: it is acknowledged, and no more
     eventually(lambda: node.done(before + 1), "the film is examined")
     assert examined(node) == before + 1
-    assert modalities(orthanc, film) == sorted([SR, STATE, CAPTURE])
+    assert modalities(orthanc, film) == sorted([SR, CAPTURE])
     find = [tool("findscu"), "-S", "-aec", "ORTHANC", "127.0.0.1", str(orthanc.dicom)]
     find += ["-k", "QueryRetrieveLevel=SERIES", "-k", f"StudyInstanceUID={study_of(film)}"]
     find += ["-k", "Modality", "-k", "PatientID"]
     done = subprocess.run(find, capture_output=True, text=True, check=True)
-    assert (done.stdout + done.stderr).count("secret-id") == 3
+    assert (done.stdout + done.stderr).count("secret-id") == 2
 
 
-def test_node_sends_what_there_is_of_a_film_in_colours(
+def test_node_examines_a_film_in_colours(
     tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
 ) -> None:
     dataset, before = pydicom.dcmread(films[8]), node.films()
@@ -144,7 +144,7 @@ def test_node_does_not_examine_its_own_pictures(
     assert node.send(own) == 0
     eventually(lambda: node.done(sum(before.values()) + 2), "the picture is recognised")
     assert node.films()["own"] == before.get("own", 0) + 1
-    assert len(modalities(orthanc, films[5])) == 3
+    assert len(modalities(orthanc, films[5])) == 2
 
 
 def test_node_reports_a_film_that_it_cannot_use(
@@ -190,7 +190,7 @@ def test_node_says_nothing_of_values_that_do_not_keep_to_the_standard(
     dataset.save_as(tmp_path / "film.dcm")
     assert node.send(tmp_path / "film.dcm") == 0
     eventually(lambda: node.done(before + 1), "the film is examined")
-    assert len(modalities(orthanc, films[6])) == 3
+    assert len(modalities(orthanc, films[6])) == 2
     assert "Warning" not in node.text()
 
 
@@ -284,7 +284,7 @@ def test_node_survives_kills_of_itself_and_of_its_receiver(
     eventually(lambda: node.done(len(films)), "all films are delivered")
     assert node.films() == {"ok": len(films)}
     stored = Counter(each["study"] for each in orthanc.instances())
-    assert stored == {study_of(film): 3 for film in films}
+    assert stored == {study_of(film): 2 for film in films}
     assert node.stop(signal.SIGTERM) == 0
     assert "Traceback" not in node.text()
     orthanc.stop()

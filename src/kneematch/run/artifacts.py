@@ -20,9 +20,7 @@ from kneematch.run.config import DICOM_OBJECTS, DetectConfig
 from kneematch.run.film_record import FILES, NO_KNEE, SETTINGS, FilmRecord, Made
 
 # Endings of the names of DICOM objects, by kind
-DICOM_ENDINGS: Final = dict(
-    zip(DICOM_OBJECTS, ("report", "state", "picture", "segments", "report3d"), strict=True)
-)
+DICOM_ENDINGS: Final = dict(zip(DICOM_OBJECTS, ("report", "picture", "segments"), strict=True))
 # Endings of the names of all files that a film may have, by kind
 ENDINGS: Final = {
     OVERLAYS: [".jpg"],

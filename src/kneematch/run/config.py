@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from kneematch.knee.crop import CropSize
     from kneematch.knee.detector import Detector
 
-DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
-USUAL_OBJECTS: Final = ("sr", "gsps", "sc")  # and "seg" of measured knees
+DICOM_OBJECTS: Final = ("sr", "sc", "seg")
+USUAL_OBJECTS: Final = ("sr", "sc")  # and "seg" of measured knees
 EXPORTS: Final = ("coco", "dicom", *DICOM_OBJECTS)
 
 UNSET: Final = "unset"  # in messages
@@ -102,8 +102,7 @@ class DetectConfig:
     mirror: Annotated[bool, Parameter(group=OUTPUT)] = False
     """Mirror crops of knees on the image's left, so that all knees look alike."""
     export: Annotated[tuple[str, ...], Parameter(group=OUTPUT, choices=EXPORTS)] = ()
-    """Write results for other programs; may be repeated. dicom is sr, gsps, sc and, with --measure,
-    seg."""
+    """Write results for other programs; may be repeated. dicom is sr, sc and, with --measure, seg."""
     force: Force = False
 
     device: Device = "auto"

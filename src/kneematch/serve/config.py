@@ -61,7 +61,7 @@ class ServeConfig:
     objects: Annotated[
         tuple[str, ...], Parameter(group=OUTPUT, converter=split_names, metavar="NAMES")
     ] = USUAL_OBJECTS
-    """Objects to send, separated by commas: sr, sr3d, gsps, sc or, with --measure, seg."""
+    """Objects to send, separated by commas: sr, sc or, with --measure, seg."""
     measure: Annotated[bool, Parameter(group=OUTPUT)] = False
     """Measure every knee."""
     workers: Annotated[

@@ -29,8 +29,7 @@ from kneematch.serve.config import ServeConfig, parse_address
 from kneematch.serve.queue import Entry, Queue
 
 CLASSES: Final = (
-    *(uid.ComprehensiveSRStorage, uid.Comprehensive3DSRStorage, uid.SegmentationStorage),
-    *(uid.GrayscaleSoftcopyPresentationStateStorage, uid.SecondaryCaptureImageStorage),
+    *(uid.ComprehensiveSRStorage, uid.SecondaryCaptureImageStorage, uid.SegmentationStorage),
 )
 SYNTAXES: Final = [uid.ExplicitVRLittleEndian, uid.ImplicitVRLittleEndian]
 TIMEOUT_S: Final = 30.0

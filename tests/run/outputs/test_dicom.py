@@ -11,7 +11,6 @@ import highdicom as hd
 import numpy as np
 import pydicom
 import pytest
-from PIL import Image
 from pydicom.data import get_testdata_file
 from pydicom.sr.codedict import codes
 
@@ -23,13 +22,13 @@ from kneematch.knee.measure import UNITS, JointMeasures, Outlines
 from kneematch.run.artifacts import VisitedFilm
 from kneematch.run.config import DICOM_OBJECTS
 from kneematch.run.film_record import FilmRecord
-from kneematch.run.outputs.dicom import REVIEW_COLOUR, export_dicom
+from kneematch.run.outputs.dicom import export_dicom
 from kneematch.run.outputs.dicom_sr import MEASURES, outline_on_film, structured_report
 from kneephantoms.files import write_dicom, write_png16
 
 Knees = tuple[Detection, Detection]
-ALL = ("film-report.dcm", "film-state.dcm", "film-picture.dcm")
-MORE = ("film-report3d.dcm", "film-segments.dcm")
+ALL = ("film-report.dcm", "film-picture.dcm")
+SEGMENTS = "film-segments.dcm"
 
 
 @pytest.fixture
@@ -59,13 +58,13 @@ class Exported(NamedTuple):
 
 
 def exported(
-    source: Path, film: Radiograph, knees: Any, kinds: tuple[str, ...] = ("sr", "gsps", "sc")
+    source: Path, film: Radiograph, knees: Any, kinds: tuple[str, ...] = ("sr", "sc")
 ) -> tuple[Exported, Path]:
     out = source.parent / "out"
     out.mkdir(exist_ok=True)
     record = FilmRecord(0, str(source), "film", knees=tuple(knees))
     files, reason = export_dicom(VisitedFilm(record, film, source), out, kinds)
-    assert {*files} <= {path.name for path in out.iterdir()} <= {*ALL, *MORE}
+    assert {*files} <= {path.name for path in out.iterdir()} <= {*ALL, SEGMENTS}
     return Exported(tuple(name for name in ALL if (out / name).exists()), reason), out
 
 
@@ -91,7 +90,7 @@ def test_export_dicom_keeps_the_films_patient_and_study(
         assert {keyword: str(made[keyword].value) for keyword in told} == told
         instances |= {made.SOPInstanceUID, made.SeriesInstanceUID}
         assert made.file_meta.MediaStorageSOPInstanceUID == made.SOPInstanceUID
-    assert len(instances | {header.SOPInstanceUID, header.SeriesInstanceUID}) == 8
+    assert len(instances | {header.SOPInstanceUID, header.SeriesInstanceUID}) == 6
 
 
 def test_structured_report_has_a_region_per_knee_on_the_film(
@@ -127,26 +126,6 @@ def test_structured_report_measures_in_millimetres_where_it_can(
     assert (width.value, height.value) == pytest.approx((size, 0.75 * size))
     assert width.unit.CodeValue == height.unit.CodeValue == unit
     assert (loss.name.meaning, loss.value, loss.unit.CodeValue) == ("Matching loss", 0.125, "1")
-
-
-def test_presentation_state_draws_the_outlines(
-    source: Path, film: Radiograph, knees: Knees
-) -> None:
-    _, out = exported(source, film, knees)
-    state = pydicom.dcmread(out / "film-state.dcm")
-    instance = pydicom.dcmread(source).SOPInstanceUID
-    (series,) = state.ReferencedSeriesSequence
-    assert series.ReferencedImageSequence[0].ReferencedSOPInstanceUID == instance
-    layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
-    assert layers == ["KNEE R", "KNEE L"]
-    for item, knee, layer in zip(state.GraphicAnnotationSequence, knees, layers, strict=True):
-        assert item.ReferencedImageSequence[0].ReferencedSOPInstanceUID == instance
-        assert item.GraphicLayer == layer
-        (line,) = item.GraphicObjectSequence
-        assert (line.GraphicType, line.GraphicAnnotationUnits) == ("POLYLINE", "PIXEL")
-        drawn = np.array(line.GraphicData).reshape(-1, 2)
-        np.testing.assert_allclose(drawn[:4], knee.corners, atol=1e-4)
-        assert item.TextObjectSequence[0].UnformattedTextValue == knee.label
 
 
 FLAGGED = {"needs_review": True, "reasons": ("sides disagree", "joint cut by the edge")}
@@ -243,7 +222,7 @@ def test_segmentation_has_the_bones_and_the_joint_space(
     exported(
         source, film, [replace(knees[0], measures=JointMeasures.from_outlines(BONES))], ("seg",)
     )
-    segments = hd.seg.segread(source.parent / "out" / MORE[1])
+    segments = hd.seg.segread(source.parent / "out" / SEGMENTS)
     labels = [each.SegmentLabel for each in segments.SegmentSequence]
     assert labels == ["Femur R", "Tibia R", "Joint space R"]
     assert "ContentCreatorName" in segments  # of type 2: it may be empty, but not missing
@@ -264,32 +243,6 @@ def test_export_dicom_without_laterality_names_no_side(
     result, out = exported(source, film, [replace(knee, laterality="") for knee in knees])
     assert result == Exported(ALL)
     assert all(group.finding_sites[0].laterality is None for group in groups(out))
-    state = pydicom.dcmread(out / "film-state.dcm")
-    layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
-    assert layers == ["KNEE IMAGE LEFT", "KNEE IMAGE RIGHT"]
-    texts = [item.TextObjectSequence[0] for item in state.GraphicAnnotationSequence]
-    labels = ["knee on the image's left", "knee on the image's right"]
-    assert [text.UnformattedTextValue for text in texts] == labels
-    _, out = exported(source, film, [replace(knee, laterality="L") for knee in knees])
-    state = pydicom.dcmread(out / "film-state.dcm")
-    assert [layer.GraphicLayer for layer in state.GraphicLayerSequence] == layers  # two of a side
-
-
-def test_presentation_state_of_a_flagged_knee_is_red_and_has_the_reason(
-    source: Path, film: Radiograph, knees: Knees
-) -> None:
-    _, out = exported(source, film, [knees[0], replace(knees[1], **FLAGGED)])
-    state = pydicom.dcmread(out / "film-state.dcm")
-    plain, flagged = (
-        item.TextObjectSequence[0].UnformattedTextValue for item in state.GraphicAnnotationSequence
-    )
-    assert plain == "right knee"
-    assert flagged == "left knee REVIEW\r\nsides disagree\r\njoint cut by the edge"
-    colours = [
-        layer.GraphicLayerRecommendedDisplayCIELabValue for layer in state.GraphicLayerSequence
-    ]
-    red = hd.color.CIELabColor.from_rgb(*REVIEW_COLOUR).value
-    assert [tuple(colour) == red for colour in colours] == [False, True]
 
 
 def test_secondary_capture_of_a_flagged_knee_looks_flagged(
@@ -318,48 +271,7 @@ def test_export_dicom_states_laterality_where_there_is_one(
     source: Path, film: Radiograph, knees: Knees, kept: tuple[int, ...], side: str
 ) -> None:
     _, out = exported(source, film, [knees[k] for k in kept])
-    for name in ALL[1:]:
-        assert (pydicom.dcmread(out / name)["Laterality"].value or "") == side
-
-
-WINDOWS: dict[str, dict[str, Any]] = {
-    "one": {"WindowCenter": 900, "WindowWidth": 700},
-    "two": {"WindowCenter": [900, 2048], "WindowWidth": [700, 4096]},
-    "sigmoid": {"WindowCenter": 900, "WindowWidth": 700, "VOILUTFunction": "SIGMOID"},
-    "none": {"WindowCenter": None, "WindowWidth": None},
-}
-
-
-@pytest.mark.parametrize("name", ["one", "two", "none"])
-@pytest.mark.parametrize("negative", [False, True])
-def test_presentation_state_does_not_change_how_the_film_looks(
-    tmp_path: Path, film: Radiograph, knees: Knees, name: str, negative: bool
-) -> None:
-    tool("dcmp2pgm")
-    path = tmp_path / "a.dcm"
-    write_dicom(path, film.pixels, mm_per_px=0.5, laterality="B", monochrome1=negative)
-    _, out = exported(changed(path, **WINDOWS[name]), film, knees)
-    window = [] if name == "none" else ["+Wi", "1"]
-    checked("dcm2pnm", *window, "+op", path, tmp_path / "film.pgm")
-    state = out / "film-state.dcm"
-    checked("dcmp2pgm", "--pstate", state, path, tmp_path / "state.pgm")
-    shown, expected = (
-        np.asarray(Image.open(tmp_path / picture)).astype(int)
-        for picture in ("state.pgm", "film.pgm")
-    )
-    assert np.abs(shown - expected).max() <= 1
-
-
-@pytest.mark.parametrize("name", list(WINDOWS))
-def test_presentation_state_repeats_the_films_first_window(
-    source: Path, film: Radiograph, knees: Knees, name: str
-) -> None:
-    _, out = exported(changed(source, **WINDOWS[name]), film, knees)
-    items = pydicom.dcmread(out / "film-state.dcm").get("SoftcopyVOILUTSequence", [])
-    assert len(items) == (name != "none")
-    for item in items:
-        assert (item.WindowCenter, item.WindowWidth) == (900, 700)
-        assert item.get("VOILUTFunction") == WINDOWS[name].get("VOILUTFunction")
+    assert (pydicom.dcmread(out / ALL[1])["Laterality"].value or "") == side
 
 
 def tool(name: str) -> str:
@@ -395,21 +307,19 @@ def test_dciodvfy_finds_no_error(
 ) -> None:
     tool("dciodvfy")
     found = [replace(knees[k], **VALIDATED[case]) for k in kept]
-    kinds = (*DICOM_OBJECTS[:3], "sr3d", *(["seg"] if case == "measured" else []))
-    result, out = exported(changed(source, **WINDOWS["two"]), film, found, kinds)
+    result, out = exported(source, film, found, DICOM_OBJECTS)
     assert result == Exported(ALL)
-    made = [*ALL, MORE[0], *(MORE[1:] if case == "measured" else [])]
+    made = [*ALL, *([SEGMENTS] if case == "measured" else [])]
     for path in (source, *(out / name for name in made)):
         told = checked("dciodvfy", path)
         assert [line for line in told.splitlines() if line.startswith("Error")] == [], path
 
 
 def test_dcmtk_reads_every_object(source: Path, film: Radiograph, knees: Knees) -> None:
-    tool("dcmpschk")
+    tool("dsrdump")
     marked = replace(knees[1], **FLAGGED, landmarks={"plateau_left": (240.0, 90.0)})
-    _, out = exported(changed(source, **WINDOWS["two"]), film, [knees[0], marked])
-    report, state, picture = (out / name for name in ALL)
-    assert "Test passed" in checked("dcmpschk", state)
+    _, out = exported(source, film, [knees[0], marked])
+    report, picture = (out / name for name in ALL)
     assert "Error" not in checked("dsrdump", "+Ps", report)
     assert "plateau_left" in checked("dsrdump", report)
     checked("dcmj2pnm", picture, out / "picture.ppm")
@@ -466,25 +376,19 @@ def test_export_dicom_gives_a_reason_for_a_film_that_is_not_dicom(
     assert list(out.iterdir()) == []
 
 
-REASONS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
-    ({"SamplesPerPixel": 3}, "A film in colours has no presentation state", (ALL[0], ALL[2])),
-    ({"SOPInstanceUID": None}, "lacks SOPInstanceUID", ()),
-    ({"StudyInstanceUID": None, "SeriesInstanceUID": None}, "StudyInstanceUID and Series", ()),
-    ({"SOPClassUID": "1.2.3.4", "PatientName": "Doe^Jane"}, "does not keep to the standard", ()),
+REASONS: list[tuple[dict[str, Any], str]] = [
+    ({"SOPInstanceUID": None}, "lacks SOPInstanceUID"),
+    ({"StudyInstanceUID": None, "SeriesInstanceUID": None}, "StudyInstanceUID and Series"),
+    ({"SOPClassUID": "1.2.3.4", "PatientName": "Doe^Jane"}, "does not keep to the standard"),
 ]
 
 
-@pytest.mark.parametrize(("elements", "reason", "files"), REASONS)
+@pytest.mark.parametrize(("elements", "reason"), REASONS)
 def test_export_dicom_gives_a_reason_without_quoting_the_header(
-    source: Path,
-    film: Radiograph,
-    knees: Knees,
-    elements: dict[str, Any],
-    reason: str,
-    files: tuple[str, ...],
+    source: Path, film: Radiograph, knees: Knees, elements: dict[str, Any], reason: str
 ) -> None:
     result, _ = exported(changed(source, **elements), film, knees)
-    assert result.files == files
+    assert result.files == ()
     assert reason in result.reason
     assert "Doe" not in result.reason
 

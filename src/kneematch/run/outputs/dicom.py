@@ -1,8 +1,7 @@
 """Detections on a DICOM film as DICOM objects of the same patient and study.
 
-A structured report, a presentation state (GSPS), which draws the outlines on the film itself, a
-secondary capture, a picture of the film with the outlines burned in, and a segmentation of measured
-knees. Knees to review are red and have the reasons as text.
+A structured report, a secondary capture, which is a picture of the film with the outlines burned
+in, and a segmentation of measured knees.
 """
 
 from collections.abc import Sequence
@@ -11,11 +10,9 @@ from typing import Any, Final
 
 import highdicom as hd
 import numpy as np
-from highdicom import pr
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from pydicom import Dataset
-from pydicom.multival import MultiValue
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.valuerep import DA, TM
@@ -27,13 +24,12 @@ from kneematch.films.dicom import (
     PATIENT_AND_STUDY,
     header_text,
     header_value,
-    lowest_is_white,
 )
 from kneematch.films.files import atomic_write
 from kneematch.films.radiograph import Radiograph, silent
 from kneematch.films.read import read_header
 from kneematch.knee.detection import Detection
-from kneematch.knee.overlay import COLOURS, draw_detections
+from kneematch.knee.overlay import draw_detections
 from kneematch.run.artifacts import DICOM_ENDINGS, VisitedFilm
 from kneematch.run.config import USUAL_OBJECTS
 from kneematch.run.outputs.dicom_sr import (
@@ -43,15 +39,14 @@ from kneematch.run.outputs.dicom_sr import (
     structured_report,
 )
 
-STATE_SERIES, CAPTURE_SERIES, SEGMENT_SERIES = 9502, 9503, 9504
-REVIEW_COLOUR: Final = (255, 70, 70)  # outline; overlays have a darker red behind white text
+CAPTURE_SERIES, SEGMENT_SERIES = 9503, 9504
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
 
 
 def export_dicom(
     visited: VisitedFilm, folder: Path, kinds: Sequence[str] = USUAL_OBJECTS
 ) -> tuple[list[str], str]:
-    """Write NAME-report.dcm, NAME-state.dcm and others for one film to an existing folder.
+    """Write NAME-report.dcm, NAME-picture.dcm and others for one film to an existing folder.
 
     Without knees, the report says that the film shows none. Warnings are suppressed meanwhile, for
     the whole process: call it from one thread at a time.
@@ -67,7 +62,7 @@ def export_dicom(
     files: list[str] = []
     with silent():
         try:
-            objects, reason = _objects(_source_header(visited.path), visited, kinds)
+            objects = _objects(_source_header(visited.path), visited, kinds)
             for kind, dataset in objects.items():
                 file = f"{visited.film.name}-{DICOM_ENDINGS[kind]}.dcm"
                 with atomic_write(folder / file) as temp:
@@ -76,11 +71,11 @@ def export_dicom(
         except FilmError as error:
             return files, error.message
         except BAD_ELEMENT as error:  # its text may quote the header, so it is not shown
-            reason = (
-                "DICOM objects cannot refer to this film, since its header does not keep to the "
-                f"standard ({type(error).__name__})."
+            return files, (
+                f"{visited.path}: DICOM objects cannot refer to this film, since its header does "
+                f"not keep to the standard ({type(error).__name__})."
             )
-    return sorted(files), reason and f"{visited.path}: {reason}"
+    return sorted(files), ""
 
 
 def _source_header(path: Path) -> Dataset:
@@ -102,38 +97,32 @@ def _source_header(path: Path) -> Dataset:
     return header
 
 
-def _objects(
-    header: Dataset, visited: VisitedFilm, kinds: Sequence[str]
-) -> tuple[dict[str, Dataset], str]:
-    """Return the objects by kind, and why one is missing."""
+def _objects(header: Dataset, visited: VisitedFilm, kinds: Sequence[str]) -> dict[str, Dataset]:
+    """Return the objects by kind.
+
+    Raises:
+        FilmError: no joint area lies on the film.
+    """
     film = visited.pixels
     # The objects' codes mean knees, not areas of other templates.
     detections = [knee for knee in visited.film.kept if not knee.template]
     knees = [found for found in detections if len(outline_on_film(found, film.size))]
     if detections and not knees:
-        return {}, "No joint area lies on the film."
-    objects = {
-        kind: structured_report(header, knees, film.size, is_3d=kind == "sr3d")
-        for kind in ("sr", "sr3d")
-        if kind in kinds
-    }
-    reason = ""
-    if "gsps" in kinds and knees and header_value(header, "SamplesPerPixel") == 1:
-        objects["gsps"] = presentation_state(header, knees, film.size)
-    elif "gsps" in kinds and knees:
-        reason = "A film in colours has no presentation state."
+        raise FilmError(f"{visited.path}: No joint area lies on the film.")
+    objects = {}
+    if "sr" in kinds:
+        objects["sr"] = structured_report(header, knees, film.size)
     if "sc" in kinds and knees:
         picture = visited.picture
         if len(detections) < len(visited.film.kept):  # it shows areas of other templates, too
             picture = draw_detections(film, detections)
         objects["sc"] = secondary_capture(header, film, picture)
+        sides = {found.laterality for found in detections}
+        # Type 2C in the General Series module: may be empty, but not absent.
+        objects["sc"].Laterality = min(sides) if sides in ({"L"}, {"R"}) else None
     if "seg" in kinds and any(knee.measures is not None for knee in knees):
         objects["seg"] = segmentation(header, knees, film.size)
-    sides = {found.laterality for found in detections}
-    for kind in {"gsps", "sc"} & objects.keys():
-        # Type 2C in the General Series module: may be empty, but not absent.
-        objects[kind].Laterality = min(sides) if sides in ({"L"}, {"R"}) else None
-    return objects, reason
+    return objects
 
 
 def _is_valid(header: Dataset, keyword: str) -> bool:
@@ -146,37 +135,6 @@ def _is_valid(header: Dataset, keyword: str) -> bool:
     except BAD_ELEMENT:
         return False
     return value in ("M", "F", "O") if keyword == "PatientSex" else value is not None
-
-
-def presentation_state(
-    header: Dataset, knees: Sequence[Detection], size: tuple[int, int]
-) -> Dataset:
-    """Return a state that adds the outlines to a greyscale film and changes nothing else.
-
-    The arguments are those of `structured_report`. A state overrides polarity, rescaling and window
-    of its film, and what it leaves out is taken as the identity (PS3.4, N.2.1). It therefore has to
-    repeat those of the film.
-    """
-    same_side = len({knee.laterality for knee in knees}) < len(knees)
-    layers = [_layer(order, knee, same_side=same_side) for order, knee in enumerate(knees, start=1)]
-    state = pr.GrayscaleSoftcopyPresentationState(
-        referenced_images=[header],
-        device_serial_number=MAKER,
-        content_label="KNEE JOINTS",
-        content_description="Knee joint areas",
-        graphic_layers=layers,
-        graphic_annotations=[
-            _annotation(header, layer, knee, outline_on_film(knee, size))
-            for layer, knee in zip(layers, knees, strict=True)
-        ],
-        presentation_lut_transformation=hd.PresentationLUTTransformation(
-            presentation_lut_shape="INVERSE" if lowest_is_white(header) else "IDENTITY"
-        ),
-        **instance_attributes(STATE_SERIES, "outlines"),
-    )
-    for item in state.get("SoftcopyVOILUTSequence", []):
-        _keep_first_window(item)
-    return state
 
 
 def secondary_capture(header: Dataset, film: Radiograph, picture: Image.Image) -> Dataset:
@@ -269,56 +227,6 @@ def _areas(knee: Detection) -> dict[str, tuple[Code, NDArray[np.float64]]]:
     # Borders that it shares with the bones belong to the joint space, which comes last.
     areas["Joint space"] = codes.SCT.KneeJoint, [lines.femur, lines.tibia[::-1]]
     return {name: (code, np.concatenate(parts)) for name, (code, parts) in areas.items()}
-
-
-def _layer(order: int, knee: Detection, *, same_side: bool) -> pr.GraphicLayer:
-    """Return the layer of a knee, whose name no other one may have."""
-    place = f"IMAGE {knee.side.upper()}"
-    colour = REVIEW_COLOUR if knee.needs_review else COLOURS[knee.half]
-    return pr.GraphicLayer(
-        layer_name=f"KNEE {place if same_side or not knee.laterality else knee.laterality}",
-        order=order,
-        description=f"Knee joint area on the image's {knee.side}",
-        display_color=hd.color.CIELabColor.from_rgb(*colour),
-    )
-
-
-def _annotation(
-    header: Dataset, layer: pr.GraphicLayer, knee: Detection, outline: NDArray[np.float64]
-) -> pr.GraphicAnnotation:
-    """Return the outline (K, 2), and side and reasons for review at its highest point."""
-    polyline = pr.GraphicObject(
-        graphic_type=pr.GraphicTypeValues.POLYLINE,
-        graphic_data=outline,
-        units=pr.AnnotationUnitsValues.PIXEL,
-    )
-    text = knee.label
-    if knee.needs_review:
-        text = "\r\n".join([f"{text} REVIEW", *knee.review_reasons])
-    x, y = outline[outline[:, 1].argmin()].tolist()
-    label = pr.TextObject(
-        text_value=text,
-        units=pr.AnnotationUnitsValues.PIXEL,
-        anchor_point=(x, y),
-        anchor_point_visible=False,
-    )
-    return pr.GraphicAnnotation(
-        referenced_images=[header],
-        graphic_layer=layer,
-        graphic_objects=[polyline],
-        text_objects=[label],
-    )
-
-
-def _keep_first_window(item: Dataset) -> None:
-    """Reduce the windows or tables of a film to the one that viewers show first (C.11.8)."""
-    if "VOILUTSequence" in item:
-        item.VOILUTSequence = item.VOILUTSequence[:1]
-        for keyword in ("WindowCenter", "WindowWidth", "WindowCenterWidthExplanation"):
-            item.pop(keyword, None)
-    for element in item:
-        if isinstance(element.value, MultiValue):
-            element.value = element.value[0]
 
 
 def _orientation(header: Dataset) -> tuple[str, str]:

@@ -72,9 +72,9 @@ REPORT_SERIES: Final = 9501  # series numbers far from those of scanners
 
 
 def structured_report(
-    header: Dataset, knees: Sequence[Detection], size: tuple[int, int], *, is_3d: bool = False
+    header: Dataset, knees: Sequence[Detection], size: tuple[int, int]
 ) -> Dataset:
-    """Return a Comprehensive (3D) SR of the areas on one film, or that it shows no frontal knee.
+    """Return a Comprehensive SR of the areas on one film, or that it shows no frontal knee.
 
     Args:
         header: the film's header.
@@ -89,8 +89,7 @@ def structured_report(
     # highdicom needs a group, and copies and searches all content: it gets the group of a film
     # without knees, which those of knees replace.
     measurements = document[0].ContentSequence.pop()
-    kind: Any = sr.Comprehensive3DSR if is_3d else sr.ComprehensiveSR
-    report: Dataset = kind(
+    report: Dataset = sr.ComprehensiveSR(
         evidence=[header],
         content=document,
         is_complete=True,
