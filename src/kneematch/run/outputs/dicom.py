@@ -188,26 +188,15 @@ def segmentation(header: Dataset, knees: Sequence[Detection], size: tuple[int, i
                     tracking_id=label,
                 )
             )
-    # highdicom looks through all pixels several times for each segment, which takes 15 ms: it gets
-    # a picture with a pixel of each, which is replaced.
-    numbers = np.arange(1, len(segments) + 1, dtype=np.uint8)
-    smallest = Dataset()
-    smallest.update(header)
-    smallest.file_meta = header.file_meta
-    smallest.add_new("Rows", "US", 1)  # an element of its own; others are those of the header
-    smallest.add_new("Columns", "US", len(numbers))
     made = hd.seg.Segmentation(
-        source_images=[smallest],
-        pixel_array=numbers[None, None],
+        source_images=[header],
+        pixel_array=np.asarray(labels)[None],
         segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
         segment_descriptions=segments,
+        omit_empty_frames=False,
         device_serial_number=MAKER,
         **instance_attributes(SEGMENT_SERIES, "segments"),
     )
-    made.Rows, made.Columns = size
-    frames = np.asarray(labels) == numbers[:, None, None]
-    packed = np.packbits(frames, bitorder="little").tobytes()
-    made.PixelData = packed + b"\0" * (len(packed) % 2)
     made.PatientOrientation = list(_orientation(header))
     made.ContentCreatorName = None  # type 2, which highdicom leaves out
     return made
