@@ -6,11 +6,12 @@
 
 Without --train, the films are phantoms, framed as knee films. --train and --test are whatever
 `kneematch train` and `evaluate` take: folders, files, @LIST; docs/reproduce.md says how the films
-of the studies are laid out. Options after `--` go to `kneematch train`, such as `-- --epochs 5`.
+of the studies are laid out.
 
 Prints the mean of left + right loss by method, beside the figures that the paper printed for a
 study (--beside), then the tables of `kneematch evaluate`; with --truth, IoU and recall as well. The
-start of the training is printed with the table, since by default it is not the paper's.
+training starts from ImageNet's weights, which are downloaded, with `--start imagenet`; the start is
+printed with the table, since by default it is not the paper's.
 """
 
 import argparse
@@ -19,7 +20,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from films import read_rows, table
+from kneematch.devices import resolve_device
+from kneematch.films.annotation import load_annotation
+from kneematch.films.discovery import find_films
+from kneematch.models.model_file import Model, builtin_model, load_model, save_model
+from kneematch.models.weights import network_from_weights
+from kneematch.paper.algorithm1 import Hyperparameters, PhaseData, energy_loss
+from kneematch.paper.algorithm2 import Networks, fine_phase, train_two_phases
+from kneematch.paper.network import PoseNetwork
+from kneematch.parallel import choose_workers
+from kneematch.training.dataset import prepare_films
+from kneematch.training.recipes import activation_ranges, films_at_once
+from kneematch.training.trainer import cut_templates
 
 METHODS = {
     "sliding": "template matching",
@@ -31,6 +46,8 @@ PRINTED = {  # left + right loss in the paper's Tables 1 and 2
     "most": {"sliding": 0.249, "neural": 0.224, "neural+sharpen": 0.157},
 }
 TRAIN_SEED, TEST_SEED = 500_000, 700_000  # disjoint from those of other trainings and benchmarks
+IMAGENET_URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
+CLASSIFIER = "fc."  # torchvision's last layer, which the networks do not have
 STARTS = {
     "synthetic": "Training started from `synthetic`, the built-in networks, which have learnt to "
     "find knees in phantoms; the paper starts from ImageNet's weights.",
@@ -48,11 +65,12 @@ def main() -> None:
     parser.add_argument("--test", nargs="+", help="films to test on")
     parser.add_argument("--truth", type=Path, help="labels of the films to test on")
     parser.add_argument("--model", type=Path, help="model to test instead of training one")
-    parser.add_argument("--start", default="synthetic", help="as for `kneematch train`")
+    parser.add_argument("--start", choices=list(STARTS), default="synthetic")
+    parser.add_argument("--rounds", type=int, default=3, help="the paper's T")
+    parser.add_argument("--epochs", type=int, default=15, help="the paper's M")
     parser.add_argument("--grid", type=int, default=0, help="films of the grid search")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--beside", choices=list(PRINTED), help="a study's printed figures")
-    parser.add_argument("more", nargs="*", help="options of `kneematch train`, after --")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     model = args.model or train(args)
@@ -69,11 +87,49 @@ def train(args: argparse.Namespace) -> Path:
         folder = phantoms(args.out / "train", args.films, TRAIN_SEED)
         films, template = [str(folder)], folder / "template.json"
     if not model.exists():
-        command = ["train", *films, "--template", str(template), "-o", str(model)]
-        command += ["--recipe", "paper", "--start", args.start, "--device", args.device]
-        resume = ["--resume"] * model.with_name("model.checkpoint.pt").exists()
-        kneematch(*command, *resume, *args.more)
+        train_model(films, template, model, args)
     return model
+
+
+def train_model(films: list[str], template: Path, out: Path, args: argparse.Namespace) -> None:
+    """Run Algorithm 2 on films that show both knees, and write the model."""
+    device, paths = resolve_device(args.device), find_films(films)
+    workers = choose_workers(None, len(paths))
+    found, failures = prepare_films(
+        paths, out.parent, side_margin=0.0, device=device, workers=workers
+    )
+    for _, reason in failures:
+        print(reason, file=sys.stderr)
+    templates, _ = cut_templates(load_annotation(template), device)
+    coarse, fine = (network.to(device) for network in initial_networks(args.start))
+    at_once = films_at_once(torch.device(device))
+    numbers = Hyperparameters(args.rounds, args.epochs, at_once=at_once)
+    data = PhaseData(found.halves, len(found), templates.coarse)
+    phases = lambda: data, lambda: fine_phase(data, coarse, templates.fine, at_once)
+    for phase, state in train_two_phases((coarse, fine), phases, 2 * (energy_loss(),), numbers):
+        if state.epoch:
+            loss = f"loss {state.loss:.4f}"
+            print(f"{phase} {state.round + 1}.{state.epoch} {loss}", file=sys.stderr, flush=True)
+    settings = {"recipe": "paper", "start": args.start, "count": len(found)}
+    ranges = activation_ranges(found, templates, (coarse, fine))
+    weights = coarse.state_dict(), fine.state_dict()
+    save_model(out, Model(*weights, templates.coarse, templates.fine, settings, ranges))
+
+
+def initial_networks(start: str) -> Networks:
+    """Return the built-in coarse and fine network, or two with ImageNet's weights."""
+    if start == "synthetic":
+        built_in = load_model(builtin_model())
+        return network_from_weights(built_in.coarse), network_from_weights(built_in.fine)
+    weights = torch.hub.load_state_dict_from_url(
+        IMAGENET_URL, map_location="cpu", check_hash=True, weights_only=True
+    )
+    kept = {name: each for name, each in weights.items() if not name.startswith(CLASSIFIER)}
+    torch.manual_seed(0)
+    networks = PoseNetwork().eval(), PoseNetwork().eval()
+    for network in networks:
+        network.backbone.load_state_dict(kept)
+    return networks
 
 
 def evaluate(args: argparse.Namespace, model: Path) -> Path:
@@ -120,8 +176,7 @@ def print_losses(evaluation: Path, args: argparse.Namespace) -> None:
     table(
         ("method", "films", "left + right loss", "standard error", "printed", "difference"), cells
     )
-    start = STARTS.get(args.start, f"Training started from {args.start}.")
-    print("The model was given." if args.model else start)
+    print("The model was given." if args.model else STARTS[args.start])
     print("Neither the template nor the films are the paper's.\n")
 
 

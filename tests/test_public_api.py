@@ -37,7 +37,7 @@ FIELDS: list[tuple[type, set[str]]] = [
     (kneematch.Radiograph, {"pixels", "mm_per_px", "laterality", "view", "series"}),
     (kneematch.DetectResult, {"out", "films", "knees", "review", "failed", "reasons"}),
     (kneematch.DetectConfig, {"model", "template", "method", "crops", "overlays", "export"}),
-    (kneematch.TrainConfig, {"recipe", "epochs", "device", "seed"}),
+    (kneematch.TrainConfig, {"epochs", "device", "seed"}),
     (kneematch.EvaluateConfig, {"truth", "methods", "model", "template"}),
 ]
 

@@ -22,7 +22,6 @@ from kneephantoms import SynthConfig, synthesize
 
 FILMS = 3
 DEFAULT = ["--epochs", "1", "--batch-size", "2"]  # the second batch is one film
-PAPER = ["--recipe", "paper", "--rounds", "1", "--epochs", "1"]
 LONGEST_S = 120  # that a process may take for an epoch, on a busy machine
 
 
@@ -110,7 +109,7 @@ def test_train_makes_a_model_that_finds_the_knees(folder: Folder, trained: str) 
 def test_train_resumes_after_sigint_and_sigterm(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = folder.command("stopped.safetensors", *PAPER)
+    command = folder.command("stopped.safetensors", *DEFAULT)
     command[1] = str(folder.path / "gone.dcm")  # in place of a film
     checkpoint = folder.path / "stopped.checkpoint.pt"
     metrics = folder.path / "stopped.metrics.csv"
@@ -149,7 +148,6 @@ def test_train_resumes_after_sigint_and_sigterm(
     ("out", "more", "message"),
     [
         ("model.pt", [], "model.pt: "),
-        ("x.safetensors", ["--start", "nonsense"], "No such file: nonsense"),
         ("x.safetensors", ["--resume"], "There is no checkpoint"),
         ("template.json/x.safetensors", [], "cannot be written"),
     ],

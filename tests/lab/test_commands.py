@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from kneematch.cli.main import app
 from kneematch.knee.measure import widths_at
+from kneematch.paper.network import PoseNetwork
 from kneephantoms import SynthConfig, synthesize
 from measure import outlines_of_mask
+from paper import IMAGENET_URL, initial_networks
 from results import PARTS
 from servers import tool
 
@@ -123,7 +126,21 @@ def test_paper_says_where_the_training_started(tmp_path: Path) -> None:
     synthesize(tmp_path / "films", SynthConfig(2, size=(480, 480), framing="knee"))
     films, template = tmp_path / "films", tmp_path / "films" / "template.json"
     given = ("--train", films, "--template", template, "--test", films / "phantom-00000.dcm")
-    options = ("--device", "cpu", "--beside", "oai", "--", "--rounds", "1", "--epochs", "1")
+    options = ("--device", "cpu", "--beside", "oai", "--rounds", "1", "--epochs", "1")
     printed = checked("paper.py", "-o", tmp_path / "out", *given, *options)
     assert "started from `synthetic`" in printed
     assert "| template matching | 1 |" in printed
+
+
+def test_initial_networks_have_the_backbones_of_imagenet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    weights = {f"fc.{name}": each for name, each in torch.nn.Linear(512, 9).state_dict().items()}
+    weights |= {name: each + 1 for name, each in PoseNetwork().backbone.state_dict().items()}
+    file = tmp_path / "hub" / "checkpoints" / IMAGENET_URL.rsplit("/", 1)[1]
+    file.parent.mkdir(parents=True)
+    torch.save(weights, file)
+    for network in initial_networks("imagenet"):
+        for name, each in network.backbone.state_dict().items():
+            assert torch.equal(each, weights[name])

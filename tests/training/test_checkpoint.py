@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,14 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.paper.algorithm1 import Hyperparameters, PhaseData, PhaseState
-from kneematch.paper.sharpening import sharpen
-from kneematch.training import recipes
+from kneematch.paper.algorithm1 import Hyperparameters, PhaseState
 from kneematch.training.recipes import Task, train_task
 from kneematch.training.trainer import load_checkpoint, save_checkpoint
 
 FAST = {"epochs": 2, "batch_size": 2, "backbone_rate": 0.01, "head_rate": 0.01}
-ROUNDS = {"paper": 2, "default": 1}
+ROUNDS = 2
 FILMS = 3
-SETTINGS = {"batch_size": 2, "start": "synthetic", "seed": 0, "films": "hash"}
+SETTINGS = {"batch_size": 2, "seed": 0, "films": "hash"}
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,12 @@ class Training:
     path: Path
 
     def run(
-        self, recipe: str, *, resume: bool = False, stop: int = 10_000
+        self, *, resume: bool = False, stop: int = 10_000
     ) -> tuple[dict[str, Tensor], list[float]]:
         """Train, until epoch `stop`; return all weights and the epochs' losses."""
         few = replace(self.phantoms.films, rows=torch.arange(FILMS))
-        labels = None if recipe == "paper" else self.phantoms.truth[:FILMS]
-        numbers = Hyperparameters(rounds=ROUNDS[recipe], **FAST)
-        task = Task(few, self.phantoms.templates, numbers, labels)
+        numbers = Hyperparameters(rounds=ROUNDS, **FAST)
+        task = Task(few, self.phantoms.templates, numbers, self.phantoms.truth[:FILMS])
         networks = self.small_network(0), self.small_network(1)
         saved = load_checkpoint(self.path, {})["states"] if resume else {}
         states: dict[str, PhaseState] = {}
@@ -67,30 +63,20 @@ class Training:
 
 
 @pytest.fixture
-def training(
-    phantoms: Any, small_network: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Training:
-    monkeypatch.setattr(recipes, "PhaseData", _with_short_sharpening)
+def training(phantoms: Any, small_network: Callable, tmp_path: Path) -> Training:
     return Training(phantoms, small_network, tmp_path / "checkpoint")
-
-
-def _with_short_sharpening(*args: Any) -> PhaseData:
-    """Return the data of a phase with 4 steps of the paper's sharpening instead of 300."""
-    data = PhaseData(*args)
-    return replace(data, refine=partial(sharpen, steps=4)) if data.refine is sharpen else data
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("name", ["paper", "default"])
-def test_checkpoint_of_any_epoch_leads_to_the_same_weights(training: Training, name: str) -> None:
-    wanted, losses = training.run(name)
-    assert len(losses) == 2 * 2 * ROUNDS[name]
+def test_checkpoint_of_any_epoch_leads_to_the_same_weights(training: Training) -> None:
+    wanted, losses = training.run()
+    assert len(losses) == 2 * 2 * ROUNDS
     for stop in range(1, len(losses) + 1):
-        _, before = training.run(name, stop=stop)
-        weights, after = training.run(name, resume=True)
+        _, before = training.run(stop=stop)
+        weights, after = training.run(resume=True)
         assert same(weights, wanted), f"stopped after {stop} epochs"
         assert before + after == losses
 

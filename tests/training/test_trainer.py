@@ -13,30 +13,20 @@ from safetensors.torch import load_file
 
 from kneematch import TrainConfig
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.films.annotation import Annotation, annotate, save_annotation
-from kneematch.knee.knee_images import film_tensor
-from kneematch.models.model_file import builtin_model, load_model, save_model
-from kneematch.paper.network import PoseNetwork
-from kneematch.paper.split import split
+from kneematch.films.annotation import save_annotation
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.progress import Advance
 from kneematch.training.trainer import (
-    IMAGENET_URL,
     TrainResult,
     checkpoint_path,
-    compare_with_built_in,
-    initial_networks,
     train,
     training_settings,
 )
-from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
-from kneephantoms.files import write_dicom
 from part_films import part_annotation
-from phantom_films import radiograph
 
 FILMS = 2
-FILM_SIZE = (480, 600)
 
 
 @pytest.fixture(scope="module")
@@ -163,72 +153,3 @@ def test_train_logs_films_that_cannot_be_used(
         train(names, folder / "template.json", folder / "e.safetensors", config)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "gone.dcm: No such file" in caplog.text
-
-
-def test_initial_networks_are_those_of_a_model() -> None:
-    built_in = load_model(builtin_model())
-    for start in ("synthetic", str(builtin_model())):
-        networks, model = initial_networks(start)
-        for network, weights in zip(networks, (built_in.coarse, built_in.fine), strict=True):
-            assert all(
-                torch.equal(each, weights[name]) for name, each in network.state_dict().items()
-            )
-        assert model is not None
-    with pytest.raises(SettingsError, match="No such file: nonsense"):
-        initial_networks("nonsense")
-
-
-def test_initial_networks_have_the_backbones_of_imagenet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    file = tmp_path / "hub" / "checkpoints" / IMAGENET_URL.rsplit("/", 1)[1]
-    file.parent.mkdir(parents=True)
-    torch.manual_seed(1)
-    weights = PoseNetwork().backbone.state_dict()
-    kept = {name: each for name, each in weights.items() if not name.endswith("tracked")}
-    torch.save({**kept, "fc.weight": torch.ones(1000, 512)}, file)  # as torchvision's old file
-    (coarse, fine), model = initial_networks("imagenet", seed=2)
-    assert model is None
-    for network in (coarse, fine):
-        found = network.backbone.state_dict()
-        assert all(torch.equal(found[name], each) for name, each in kept.items())
-    again, _ = initial_networks("imagenet", seed=2)
-    assert torch.equal(again[1].regress[0].weight, fine.regress[0].weight)
-    assert not torch.equal(coarse.regress[0].weight, fine.regress[0].weight)
-    torch.save({"other.weight": torch.ones(1)}, file)
-    with pytest.raises(SettingsError, match=r"not available .* put it into .*checkpoints\.$"):
-        initial_networks("imagenet")
-    file.write_bytes(b"no weights")
-    with pytest.raises(SettingsError, match=r"not available .* put it into .*checkpoints\.$"):
-        initial_networks("imagenet")
-
-
-def drawn_on(folder: Path, seed: int) -> Annotation:
-    made = phantom(seed, size=FILM_SIZE)
-    path = folder / "film.dcm"
-    write_dicom(path, made.pixels, mm_per_px=None, laterality="B", bits=16)
-    knee = made.knees[1]
-    return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
-
-
-def test_compare_with_built_in_tells_an_untrained_model_from_a_good_one(tmp_path: Path) -> None:
-    drawn = drawn_on(tmp_path, 22)
-    films = [radiograph(phantom(seed, size=FILM_SIZE)) for seed in (1, 2, 5, 22)]
-    halves = torch.stack([split(film_tensor(film)).pixels for film in films])
-    good = load_model(builtin_model())
-    torch.manual_seed(0)
-    bad = replace(good, coarse=PoseNetwork().state_dict(), fine=PoseNetwork().state_dict())
-    save_model(tmp_path / "bad.safetensors", bad)
-    losses = compare_with_built_in(tmp_path / "bad.safetensors", drawn, halves)
-    assert losses is not None
-    assert losses[1] > 2 * losses[0]
-    assert compare_with_built_in(builtin_model(), drawn, halves) is None
-
-
-def test_compare_with_built_in_says_nothing_where_it_sees_no_knee(tmp_path: Path) -> None:
-    drawn = drawn_on(tmp_path, 22)
-    noise = torch.rand(FILM_SIZE, generator=torch.Generator().manual_seed(0)).numpy()
-    write_dicom(drawn.film, noise, mm_per_px=None, laterality="B", bits=16)
-    halves = split(film_tensor(radiograph(phantom(1, size=FILM_SIZE)))).pixels[None]
-    assert compare_with_built_in(builtin_model(), drawn, halves) is None

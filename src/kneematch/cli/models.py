@@ -37,8 +37,7 @@ def train(
 
     Training pays where `detect --template` with the built-in model is off on your films. Take 50
     films or more that look like those to come and show both knees, since each half of a film is
-    taken for a knee. At the end, both models are compared on the training films, without labels,
-    and a warning says if the new one is worse.
+    taken for a knee.
 
     For a template of another part of the body, only its landmarks are learnt, from films of that
     part, with no other option than --force. Give the file to `detect` with --model, beside

@@ -102,7 +102,7 @@ class DetectConfig:
     mirror: Annotated[bool, Parameter(group=OUTPUT)] = False
     """Mirror crops of knees on the image's left, so that all knees look alike."""
     export: Annotated[tuple[str, ...], Parameter(group=OUTPUT, choices=EXPORTS)] = ()
-    """Write results for other programs; may be repeated. dicom is sr, sc and, with --measure, seg."""
+    """Write results for other programs; may be repeated. dicom is sr, sc and, if measured, seg."""
     force: Force = False
 
     device: Device = "auto"

@@ -9,14 +9,8 @@ from cyclopts.validators import Number
 from kneematch.settings import METHOD, Device, Force, Seed, Workers, check_settings
 
 MODEL_SUFFIX: Final = ".safetensors"
-OURS, PAPER = "default", "paper"  # recipes
-SYNTHETIC, IMAGENET = "synthetic", "imagenet"  # initial weights
 
-# A setting that overrides the one of the recipe.
-Override = Annotated[
-    int | None,
-    Parameter(group=METHOD, metavar="N", validator=Number(gte=1), show_default="the recipe's"),
-]
+Count = Annotated[int, Parameter(group=METHOD, metavar="N", validator=Number(gte=1))]
 
 
 @Parameter(name="*")
@@ -24,15 +18,11 @@ Override = Annotated[
 class TrainConfig:
     """Settings of `train` and of `kneematch train`."""
 
-    recipe: Annotated[str, Parameter(group=METHOD, choices=(OURS, PAPER))] = OURS
-    """Hyperparameters: default, or those of the paper (with --start imagenet)."""
-    start: Annotated[str, Parameter(group=METHOD, metavar="NAME|FILE")] = SYNTHETIC
-    """Initial weights: synthetic (the built-in model), imagenet (downloaded), or a model file."""
-    rounds: Override = None
+    rounds: Count = 1
     """Rounds of each phase (the paper's T)."""
-    epochs: Override = None
+    epochs: Count = 12
     """Epochs per round (the paper's M)."""
-    batch_size: Override = None
+    batch_size: Count = 24
     """Films per training step."""
     seed: Seed = 0
     device: Device = "auto"

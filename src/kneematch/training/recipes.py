@@ -1,6 +1,6 @@
-"""Algorithm 2 with our recipe or the paper's.
+"""Algorithm 2 with our recipe.
 
-Our recipe finds poses of low energy on the training films, then teaches them to the networks as
+It finds poses of low energy on the training films, then teaches them to the networks as
 pseudo-labels. Random crops and exposures make a few films stand for many.
 """
 
@@ -25,16 +25,14 @@ from kneematch.models.two_stage import (
     jitter_pose,
     transfer_template,
 )
-from kneematch.paper.algorithm1 import Hyperparameters, Loss, PhaseData, PhaseState, energy_loss
+from kneematch.paper.algorithm1 import Hyperparameters, Loss, PhaseData, PhaseState
 from kneematch.paper.algorithm2 import (
     ENLARGE,
     PHASES,
     Networks,
-    fine_phase,
     phase_in_crops,
     train_two_phases,
 )
-from kneematch.paper.energy import Problem
 from kneematch.paper.network import Network, PoseNetwork, network_input
 from kneematch.paper.pose import (
     admissible_pose,
@@ -45,20 +43,11 @@ from kneematch.paper.pose import (
 )
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template
-from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.gauss_newton import refine_anchored
 from kneematch.search.robust_energy import robust_problem
-from kneematch.training.config import OURS, TrainConfig
+from kneematch.training.config import TrainConfig
 from kneematch.training.dataset import Films
 
-OUR_NUMBERS: Final = Hyperparameters(
-    rounds=1,
-    epochs=12,
-    batch_size=24,
-    backbone_rate=3e-4,
-    head_rate=1e-3,
-    decay=lambda done: (1 + math.cos(math.pi * done)) / 2,
-)
 RANGED_FILMS: Final = 24  # on which the ranges of activations are measured
 FILMS_AT_ONCE: Final = 16  # on a CPU
 BYTES_PER_FILM: Final = 60_000_000  # on a GPU, during a refinement
@@ -85,10 +74,15 @@ class TemplatePair:
 
 
 def hyperparameters(config: TrainConfig) -> Hyperparameters:
-    """Return the numbers of a recipe with the values that a configuration overrides."""
-    given = {name: getattr(config, name) for name in ("rounds", "epochs", "batch_size")}
-    numbers = OUR_NUMBERS if config.recipe == OURS else Hyperparameters()
-    return replace(numbers, **{name: value for name, value in given.items() if value is not None})
+    """Return the numbers of a training; the paper's has lower rates, which do not decay."""
+    return Hyperparameters(
+        rounds=config.rounds,
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        backbone_rate=3e-4,
+        head_rate=1e-3,
+        decay=lambda done: (1 + math.cos(math.pi * done)) / 2,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +92,7 @@ class Task:
     films: Films
     templates: TemplatePair
     numbers: Hyperparameters
-    pseudo_labels: Tensor | None  # (N, 2, 4), poses of the fine template; None: the paper's recipe
+    pseudo_labels: Tensor  # (N, 2, 4), poses of the fine template
     seed: int = 0
 
 
@@ -109,30 +103,16 @@ def train_task(
 ) -> Iterator[tuple[str, PhaseState]]:
     """Train both networks in place; arguments and results are those of `train_two_phases`."""
     at_once = films_at_once(next(networks[0].parameters()).device)
-    begin: Callable[[PoseNetwork], Network]
-    if task.pseudo_labels is None:
-        (phases, losses), begin = _paper_phases(task, networks, at_once), PoseNetwork.train
-    else:
-        (phases, losses), begin = _labelled_phases(task, task.pseudo_labels), _begin_epoch
+    phases, losses = _labelled_phases(task)
     numbers = replace(task.numbers, at_once=at_once)
     return train_two_phases(
-        networks, phases, losses, numbers, seed=task.seed, begin_epoch=begin, resume=resume
+        networks, phases, losses, numbers, seed=task.seed, begin_epoch=_begin_epoch, resume=resume
     )
 
 
-def _paper_phases(task: Task, networks: Networks, at_once: int) -> tuple[Phases, Losses]:
-    """Return the paper's phases."""
-    data = PhaseData(task.films.halves, len(task.films), task.templates.coarse)
-
-    def fine() -> PhaseData:
-        return fine_phase(data, networks[0], task.templates.fine, at_once)
-
-    return (lambda: data, fine), 2 * (energy_loss(),)
-
-
-def _labelled_phases(task: Task, labels: Tensor) -> tuple[Phases, Losses]:
-    """Return the phases of the recipe with pseudo-labels (N, 2, 4)."""
-    films, templates = task.films, task.templates
+def _labelled_phases(task: Task) -> tuple[Phases, Losses]:
+    """Return both phases, and the losses that teach the pseudo-labels."""
+    films, templates, labels = task.films, task.templates, task.pseudo_labels
     data = PhaseData(films.halves, len(films), templates.coarse, robust_problem, refine_anchored)
     coarse = coarse_poses(labels, templates)
     whole = labels.new_tensor([1, 0, 0, 0]).expand_as(labels)
@@ -165,11 +145,13 @@ def freeze_batchnorm(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def activation_ranges(task: Task, networks: Networks) -> dict[str, Ranges]:
+def activation_ranges(
+    films: Films, templates: TemplatePair, networks: Networks
+) -> dict[str, Ranges]:
     """Return the ranges of both networks' activations on some films, for inference in 8 bits."""
     coarse, fine = (network.eval() for network in networks)
-    both = TwoStageNetworks(coarse, fine, task.templates.coarse.aspect, task.templates.fine.aspect)
-    images = task.films.halves(torch.arange(min(RANGED_FILMS, len(task.films))))
+    both = TwoStageNetworks(coarse, fine, templates.coarse.aspect, templates.fine.aspect)
+    images = films.halves(torch.arange(min(RANGED_FILMS, len(films))))
     inputs = (
         network_input(images),
         network_input(images, both.crop_poses(images), both.coarse_aspect),
@@ -183,26 +165,19 @@ def activation_ranges(task: Task, networks: Networks) -> dict[str, Ranges]:
     }
 
 
-def make_pseudo_labels(
-    films: Films, templates: TemplatePair, half: Tensor, model: Model | None
-) -> Tensor:
+def make_pseudo_labels(films: Films, templates: TemplatePair, half: Tensor, model: Model) -> Tensor:
     """Return the poses (N, 2, 4) of the fine template, annotated on a half (H, W), on all films.
 
-    A model predicts poses, which are then refined; without one the search is exhaustive.
+    The model predicts poses, which are then refined.
     """
-    networks = None
-    if model is not None:
-        networks = transfer_template(model.networks(str(half.device)), half, templates.fine_pose)
-
-    def find(problem: Problem) -> Tensor:
-        if networks is None:
-            return exhaustive_search(problem)
+    networks = transfer_template(model.networks(str(half.device)), half, templates.fine_pose)
+    labels = []
+    for rows in torch.split(torch.arange(len(films)), films_at_once(half.device)):
+        problem = robust_problem(films.halves(rows), templates.fine)
         with torch.no_grad():
             start = admissible_pose(networks.poses(problem.images), problem.height_ratio)
-        return refine_anchored(problem, start).theta
-
-    batches = torch.split(torch.arange(len(films)), films_at_once(half.device))
-    return torch.cat([find(robust_problem(films.halves(rows), templates.fine)) for rows in batches])
+        labels.append(refine_anchored(problem, start).theta)
+    return torch.cat(labels)
 
 
 def films_at_once(device: torch.device) -> int:

@@ -7,9 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
-from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Final
 
 import torch
@@ -29,19 +27,16 @@ from kneematch.films.files import (
     writing,
 )
 from kneematch.films.read import read_isolated
-from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.template import annotated_half, cut_from_view
 from kneematch.models.model_file import Model, builtin_model, load_model, save_model
 from kneematch.models.weights import network_from_weights
 from kneematch.paper.algorithm1 import PhaseState
 from kneematch.paper.algorithm2 import PHASES, Networks
-from kneematch.paper.network import PoseNetwork
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.search.robust_energy import robust_problem
 from kneematch.settings import as_path, check_type
-from kneematch.training.config import IMAGENET, MODEL_SUFFIX, PAPER, SYNTHETIC, TrainConfig
+from kneematch.training.config import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import Films, prepare_films
 from kneematch.training.recipes import (
     Task,
@@ -52,13 +47,9 @@ from kneematch.training.recipes import (
     train_task,
 )
 
-CHECKPOINT_FORMAT: Final = "kneematch-checkpoint/4"
+CHECKPOINT_FORMAT: Final = "kneematch-checkpoint/5"
 CHECKPOINT, METRICS = "checkpoint.pt", "metrics.csv"  # beside the model
-IMAGENET_URL: Final = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
-CLASSIFIER: Final = "fc."  # torchvision's last layer, which the networks do not have
 FEWEST_FILMS: Final = 2
-COMPARED_FILMS: Final = 32
-STANDARD_ERRORS: Final = 2.0  # by which a mean difference must exceed 0 to count
 
 logger = logging.getLogger("kneematch")
 
@@ -70,7 +61,7 @@ class Epoch:
     phase: str
     round: int
     epoch: int
-    loss: float  # mean over the films, weighted by c_u after the paper's first round
+    loss: float  # mean over the films, weighted by c_u after the first round
     seconds: float  # since the training began
 
 
@@ -119,18 +110,18 @@ def train(
             "`kneematch train` learns the landmarks."
         )
     device = resolve_device(config.device)
-    networks, guide = initial_networks(config.start, seed=config.seed)
+    built_in = load_model(builtin_model())
+    networks = network_from_weights(built_in.coarse), network_from_weights(built_in.fine)
     prepared, failures = _prepare(paths, out.parent, config, device, progress)
-    logger.info("%d films; %s recipe on %s", len(prepared), config.recipe, device)
+    logger.info("%d films on %s", len(prepared), device)
     settings["films"] = prepared.digest
     saved = load_checkpoint(checkpoint_path(out), settings) if config.resume else {}
 
     templates, half = cut_templates(drawn, device)
-    labels = None
-    if config.recipe != PAPER and saved:
+    if saved:
         labels = saved["pseudo_labels"].to(device)
-    elif config.recipe != PAPER:
-        labels = make_pseudo_labels(prepared, templates, half, guide)
+    else:
+        labels = make_pseudo_labels(prepared, templates, half, built_in)
     task = Task(prepared, templates, hyperparameters(config), labels, config.seed)
     coarse, fine = (network.to(device) for network in networks)
     epochs = _train(out, task, (coarse, fine), settings, saved, progress)
@@ -140,20 +131,11 @@ def train(
         templates.coarse,
         templates.fine,
         {**settings, "count": len(prepared)},
-        activation_ranges(task, (coarse, fine)),
+        activation_ranges(prepared, templates, (coarse, fine)),
     )
     with writing(out):
         save_model(out, model)
     checkpoint_path(out).unlink(missing_ok=True)
-    compared = prepared.halves(torch.arange(min(COMPARED_FILMS, len(prepared))))
-    if losses := compare_with_built_in(out, drawn, compared):
-        logger.warning(
-            "%s: The built-in model is better on %d of the training films: its mean loss is %.3f "
-            "instead of %.3f. Train longer or on more films, or detect with --template alone.",
-            out,
-            len(compared),
-            *losses,
-        )
     return TrainResult(out, len(prepared), tuple(failures), tuple(epochs))
 
 
@@ -164,47 +146,14 @@ def checkpoint_path(model: Path) -> Path:
 
 def training_settings(config: TrainConfig, template: Path) -> dict[str, Any]:
     """Return what the weights depend on besides the films; checkpoints and models store it."""
-    film, numbers = load_annotation(template).film, hyperparameters(config)
+    film = load_annotation(template).film
     return {
-        "recipe": config.recipe,
-        "rounds": numbers.rounds,
-        "epochs": numbers.epochs,
-        "batch_size": numbers.batch_size,
-        "start": config.start,
+        "rounds": config.rounds,
+        "epochs": config.epochs,
+        "batch_size": config.batch_size,
         "seed": config.seed,
         "template": hashlib.sha256(template.read_bytes() + film.read_bytes()).hexdigest(),
     }
-
-
-def initial_networks(start: str, *, seed: int = 0) -> tuple[Networks, Model | None]:
-    """Return the coarse and the fine network to start from, and the model they belong to, if any.
-
-    `start` is "synthetic", "imagenet" or the file of a model; `seed` is that of the layers that
-    ImageNet's weights leave open.
-
-    Raises:
-        SettingsError: there is no such model, or the download failed.
-    """
-    if start != IMAGENET:
-        model = load_model(builtin_model() if start == SYNTHETIC else start)
-        return (network_from_weights(model.coarse), network_from_weights(model.fine)), model
-    try:
-        weights = torch.hub.load_state_dict_from_url(
-            IMAGENET_URL, map_location="cpu", progress=False, check_hash=True, weights_only=True
-        )
-        with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
-            torch.manual_seed(seed)
-            networks = PoseNetwork().eval(), PoseNetwork().eval()
-        kept = {name: each for name, each in weights.items() if not name.startswith(CLASSIFIER)}
-        for network in networks:
-            network.backbone.load_state_dict(kept)
-    except (OSError, RuntimeError, AttributeError, TypeError, UnpicklingError) as error:
-        reason = " ".join(str(error).split())[:80]
-        raise SettingsError(
-            f"ImageNet's weights are not available ({reason}). Download {IMAGENET_URL} on another "
-            f"machine and put it into {torch.hub.get_dir()}/checkpoints."
-        ) from error
-    return networks, None
 
 
 def cut_templates(annotation: Annotation, device: str) -> tuple[TemplatePair, Tensor]:
@@ -321,7 +270,7 @@ def _prepare(
         films, failures = prepare_films(
             paths,
             folder,
-            side_margin=0.0 if config.recipe == PAPER else SIDE_MARGIN,
+            side_margin=SIDE_MARGIN,
             device=device,
             workers=choose_workers(config.workers, len(paths)),
             report=lambda: advance(""),
@@ -342,31 +291,6 @@ def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None
         for row in epochs:
             numbers = str(row.round), str(row.epoch), f"{row.loss:.6f}", f"{row.seconds:.2f}"
             add([row.phase, *numbers])
-
-
-@torch.no_grad()
-def compare_with_built_in(
-    model: Path, drawn: Annotation, halves: Tensor
-) -> tuple[float, float] | None:
-    """Return the mean losses of the built-in model and of another one, if this one is worse.
-
-    The losses are those of the areas on halves (N, 2, H, W), before refinement, against the
-    template as drawn. Nothing is compared if the built-in networks see no knee where it was drawn.
-    """
-    load = partial(Detector.load, method="neural", device=str(halves.device))
-    try:
-        built_in = load(template=drawn)
-    except TemplateError:
-        return None
-    as_drawn = robust_problem(halves, built_in.template)
-    known, found = (
-        as_drawn.losses(each.solver(robust_problem(halves, each.template))).mean(1)  # (N,)
-        for each in (built_in, load(model))
-    )
-    difference = found - known
-    error = difference.std() / len(difference) ** 0.5  # NaN for a single film
-    is_worse = bool(difference.mean() > STANDARD_ERRORS * error)
-    return (float(known.mean()), float(found.mean())) if is_worse else None
 
 
 def _beside(model: Path, ending: str) -> Path:
