@@ -150,10 +150,7 @@ def test_deliver_gives_up_a_receiver_that_stops_in_the_middle_of_an_answer(
     assert states(queue) == {"waiting": 1}
 
 
-def test_deliver_releases_an_idle_association_and_begins_another(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(send, "IDLE_S", 0.3)
+def test_deliver_releases_an_idle_association_and_begins_another(queue: Queue) -> None:
     receiver, ending = Receiver(REPORT), threading.Event()
     arguments = queue, receiver.address, ServeConfig(), ending
     thread = threading.Thread(target=send.deliver, args=arguments)

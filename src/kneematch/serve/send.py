@@ -1,8 +1,7 @@
 """Deliver objects to DICOM nodes (C-STORE) and DICOMweb servers (STOW-RS), with retries.
 
-A connection is kept between objects: with one for each, 10 objects are sent in the time of 86.
-Requests are made here rather than by pynetdicom's send_c_store, whose answer another thread takes
-away now and then, and by dicomweb-client, which takes the page of a login for success.
+One connection serves all objects that are due. STOW-RS requests are made here, since
+dicomweb-client takes the page of a login for success.
 """
 
 import json
@@ -10,19 +9,17 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
-from queue import Empty, SimpleQueue
+from queue import Empty
+from queue import Queue as MessageQueue
 from typing import Any, Final
 
 import requests
 from pydicom import dcmread, uid
 from pynetdicom import AE, evt
-from pynetdicom.dimse_primitives import C_STORE
-from pynetdicom.dsutils import encode
 
 from kneematch.films.radiograph import silent
 from kneematch.serve.config import ServeConfig, parse_address
@@ -33,13 +30,10 @@ CLASSES: Final = (
 )
 SYNTAXES: Final = [uid.ExplicitVRLittleEndian, uid.ImplicitVRLittleEndian]
 TIMEOUT_S: Final = 30.0
-IDLE_S: Final = 5.0  # without an object, after which a connection is ended
-RENEWED_S: Final = 60.0  # age at which it is ended, too: the receiver may accept more by then
 LONGEST_S: Final = 600.0  # between two tries to reach a receiver
 # Many receivers send an answer in two parts, the second when the first was acknowledged, which
 # systems do after 40 ms unless they are asked to do it now. It has to be asked again and again.
 PROMPT: Final = (socket.TCP_NODELAY, getattr(socket, "TCP_QUICKACK", socket.TCP_NODELAY))
-POLL_S: Final = 0.002
 # Answers to C-STORE, besides success: it is there already, it was changed, there is no room.
 DUPLICATE, WARNING, OUT_OF_RESOURCES = 0x0111, 0xB000, 0xA700
 BUSY: Final = (408, 429)  # answers of HTTP that mean to try again, besides 500 and above
@@ -77,7 +71,7 @@ def deliver(queue: Queue, receiver: str, config: ServeConfig, ending: threading.
         used = False
         try:
             with connect(receiver, config) as send:
-                for item in _due_soon(queue, receiver, ending):
+                while item := queue.due(receiver):
                     _deliver(queue, item, send)
                     pause, used = 1.0, True
         except (Unreachable, OSError) as error:
@@ -87,19 +81,6 @@ def deliver(queue: Queue, receiver: str, config: ServeConfig, ending: threading.
             if ending.wait(pause):
                 return
             pause = min(2 * pause, LONGEST_S)
-
-
-def _due_soon(queue: Queue, receiver: str, ending: threading.Event) -> Iterator[Entry]:
-    """Yield the objects for one connection."""
-    started = last = time.monotonic()
-    while time.monotonic() < min(last + IDLE_S, started + RENEWED_S):
-        if item := queue.due(receiver):
-            yield item
-            last = time.monotonic()
-        elif ending.is_set():
-            return
-        else:
-            queue.wait()
 
 
 def _deliver(queue: Queue, item: Entry, send: Send) -> None:
@@ -133,19 +114,16 @@ def connect(receiver: str, config: ServeConfig) -> Iterator[Send]:
         with requests.Session() as session:
             yield partial(_stow, session, f"{receiver.rstrip('/')}/studies")
         return
-    answers: SimpleQueue[Any] = SimpleQueue()
-    association = _associate(*address, config, lambda event: answers.put(event.message))
+    association = _associate(*address, config)
     try:
-        yield partial(_c_store, association, answers)
+        yield partial(_c_store, association)
     except BaseException:
         association.abort()
         raise
     association.release()
 
 
-def _associate(
-    tls: bool, title: str, host: str, port: int, config: ServeConfig, answered: Callable[..., None]
-) -> Any:
+def _associate(tls: bool, title: str, host: str, port: int, config: ServeConfig) -> Any:
     """Return an association; one with a receiver that accepts nothing has ended already."""
     entity = AE(config.ae_title)
     entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = TIMEOUT_S
@@ -153,13 +131,28 @@ def _associate(
     for each in CLASSES:
         entity.add_requested_context(each, SYNTAXES)
     secure = (config.tls(ssl.Purpose.SERVER_AUTH), host) if tls else None
-    handlers: list[Any] = [(evt.EVT_CONN_OPEN, limit_silence), (evt.EVT_DIMSE_RECV, answered)]
+    handlers: list[Any] = [(evt.EVT_CONN_OPEN, limit_silence)]
+    handlers += [(event, _be_prompt) for event in (evt.EVT_PDU_SENT, evt.EVT_DATA_RECV)]
     association = entity.associate(
         host, port, ae_title=title, tls_args=secure, evt_handlers=handlers
     )
     if not association.is_established and not association.rejected_contexts:
         raise Unreachable
+    association.dimse.msg_queue = _Answers()
     return association
+
+
+class _Answers(MessageQueue[Any]):
+    """A queue of answers that only send_c_store, which waits for them, takes.
+
+    A thread of pynetdicom looks for requests without waiting. It would take one answer in some
+    thousand away, for which send_c_store would then wait until the time is out.
+    """
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not block:
+            raise Empty
+        return super().get(timeout=timeout)
 
 
 def limit_silence(event: Any) -> None:
@@ -167,42 +160,25 @@ def limit_silence(event: Any) -> None:
     event.assoc.dul.socket.socket.settimeout(TIMEOUT_S)
 
 
-def _c_store(association: Any, answers: SimpleQueue[Any], content: bytes) -> None:
+def _be_prompt(event: Any) -> None:
+    for option in PROMPT:
+        event.assoc.dul.socket.socket.setsockopt(socket.IPPROTO_TCP, option, 1)
+
+
+def _c_store(association: Any, content: bytes) -> None:
     dataset = dcmread(BytesIO(content))
-    contexts = {each.abstract_syntax: each for each in association.accepted_contexts}
-    if (context := contexts.get(dataset.SOPClassUID)) is None:
+    if dataset.SOPClassUID not in {each.abstract_syntax for each in association.accepted_contexts}:
         raise Refused("the receiver does not take this kind of object")
-    syntax, request = context.transfer_syntax[0], C_STORE()
-    request.MessageID, request.AffectedSOPClassUID = 1, dataset.SOPClassUID
-    request.AffectedSOPInstanceUID = dataset.SOPInstanceUID
+    if not association.is_established:
+        raise ConnectionError
     with silent():
-        encoded = encode(dataset, syntax.is_implicit_VR, syntax.is_little_endian)
-    if encoded is None:
-        raise Refused("it cannot be encoded")
-    request.DataSet = BytesIO(encoded)
-    association.dimse.send_msg(request, context.context_id)
-    status = _answer(association, answers)
+        status = association.send_c_store(dataset).get("Status")
+    if status is None:  # the association ended, or the time was out
+        raise ConnectionError
     if status & 0xFF00 == OUT_OF_RESOURCES:
         raise Unreachable
     if status not in (0, DUPLICATE) and status & 0xF000 != WARNING:
         raise Refused(f"status {status:04X}")
-
-
-def _answer(association: Any, answers: SimpleQueue[Any]) -> int:
-    """Return the status that a node answers.
-
-    Raises:
-        OSError: the association ended before.
-    """
-    end = time.monotonic() + TIMEOUT_S
-    while True:
-        with suppress(Empty):
-            return int(answers.get(timeout=POLL_S).command_set.Status)
-        connection = association.dul.socket.socket
-        if not association.is_established or connection is None or time.monotonic() > end:
-            raise ConnectionError
-        for option in PROMPT:
-            connection.setsockopt(socket.IPPROTO_TCP, option, 1)
 
 
 def _stow(session: requests.Session, url: str, content: bytes) -> None:
