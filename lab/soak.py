@@ -116,9 +116,10 @@ class Node:
 
     def __init__(self, folder: Path, workers: int, most_waiting: int) -> None:
         self.folder, self.memory = folder, list[tuple[float, float]]()  # time, and MB then
-        self.command = [sys.executable, "-m", "kneematch", "serve", "queue", "--port", str(NODE)]
+        code = f"from kneematch.serve import queue; queue.MOST_WAITING = {most_waiting}; "
+        code += "from kneematch.cli.main import run; run()"
+        self.command = [sys.executable, "-c", code, "serve", "queue", "--port", str(NODE)]
         self.command += ["--http-port", "0", "--workers", str(workers)]
-        self.command += ["--most-waiting", str(most_waiting)]
         self.command += ["--send-to", f"SOAK@127.0.0.1:{RECEIVER}"]
         self.start()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -237,7 +238,7 @@ def main() -> int:
     parser.add_argument("--distinct", type=int, default=200, help="different films among them")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--senders", type=int, default=4)
-    parser.add_argument("--most-waiting", type=int, help="as for `kneematch serve`; else all films")
+    parser.add_argument("--most-waiting", type=int, help="films in the queue; else all")
     parser.add_argument("--kills", type=int, default=0, help="kills of the node and of Orthanc")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

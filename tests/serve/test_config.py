@@ -20,7 +20,6 @@ from kneematch.serve.config import ServeConfig, parse_address
         ({"objects": ("seg",)}, "needs `measure`"),
         ({"objects": ("sr", "pdf")}, "not pdf"),
         ({"tls_cert": Path("cert.pem")}, "belong together"),
-        ({"most_waiting": 0}, "Must be >= 1"),
         ({"workers": 0}, "Must be >= 1"),
         ({"ae_title": "LONGER THAN 16 CHARACTERS"}, "1 to 16 printable"),
         ({"accept": ("",)}, "1 to 16 printable"),

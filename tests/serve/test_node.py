@@ -47,7 +47,7 @@ def test_node_waits_while_no_worker_process_can_start(
 def film(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A film that waits in a queue whose tries follow each other at once."""
     monkeypatch.setattr(queue_module, "READ_PAUSES_S", (0.1,) * 3)
-    queue = Queue(tmp_path / "queue", most=3)
+    queue = Queue(tmp_path / "queue")
     queue.add("1.2.3", b"no film")
     queue.close()
     (path,) = queue.films.iterdir()

@@ -20,7 +20,7 @@ WEB = "http://localhost/dicom-web"
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Queue:
-    return Queue(tmp_path / "queue", most=3)
+    return Queue(tmp_path / "queue")
 
 
 def taken(queue: Queue) -> Entry:
@@ -74,6 +74,7 @@ def test_queue_refuses_films_when_it_is_full(queue: Queue, monkeypatch: pytest.M
     with pytest.raises(QueueFull):
         queue.add("1.2.3", b"film")
     monkeypatch.setattr(module, "LEAST_FREE", 0)
+    monkeypatch.setattr(module, "MOST_WAITING", 3)
     for number in range(3):
         queue.add(f"1.2.{number}", b"film")
     with pytest.raises(QueueFull):
@@ -88,7 +89,7 @@ def test_queue_keeps_what_was_accepted_and_not_finished(queue: Queue) -> None:
     left = taken(queue).path.name
     (queue.objects / "unfinished").write_bytes(b"an object of the film that was taken")
     queue.close()
-    again = Queue(queue.films.parent, most=3)
+    again = Queue(queue.films.parent)
     assert taken(again).path.name == left
     assert [item.path.name for item in map(again.due, (PACS, WEB)) if item] == ["a", "a"]
     assert sorted(path.name for path in again.objects.iterdir()) == ["a"]
@@ -152,7 +153,7 @@ def test_queue_reads_films_again_later_and_then_gives_up(
 def test_queue_is_for_one_process_and_its_owner_only(queue: Queue) -> None:
     queue.add("1.2.826.999", b"film")
     code = "import sys, pathlib; from kneematch.serve.queue import Queue\n"
-    code += "Queue(pathlib.Path(sys.argv[1]), 3)"
+    code += "Queue(pathlib.Path(sys.argv[1]))"
     other = [sys.executable, "-c", code, queue.films.parent]
     done = subprocess.run(other, capture_output=True, text=True, check=False)
     assert "Another process uses it" in done.stderr
@@ -165,19 +166,19 @@ def test_queue_is_for_one_process_and_its_owner_only(queue: Queue) -> None:
 def test_queue_says_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="is a file"):
-        Queue(tmp_path / "file", 3)
+        Queue(tmp_path / "file")
     (tmp_path / "films").mkdir()
     (tmp_path / "films" / "mine.dcm").write_bytes(b"a film that is no part of a queue")
     with pytest.raises(SettingsError, match="another origin"):
-        Queue(tmp_path, 3)
+        Queue(tmp_path)
     assert (tmp_path / "films" / "mine.dcm").exists()
     (tmp_path / "spoilt").mkdir()
     (tmp_path / "spoilt" / "queue.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(SettingsError, match="damaged"):
-        Queue(tmp_path / "spoilt", 3)
+        Queue(tmp_path / "spoilt")
     (tmp_path / "other" / "queue.sqlite").mkdir(parents=True)
     with pytest.raises(SettingsError, match="unable to open"):
-        Queue(tmp_path / "other", 3)
+        Queue(tmp_path / "other")
 
 
 def test_queue_commits_before_it_acknowledges(queue: Queue) -> None:

@@ -45,7 +45,7 @@ class Receiver:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
-    made = Queue(tmp_path / "queue", most=3)
+    made = Queue(tmp_path / "queue")
     yield made
     made.close()
 

@@ -51,10 +51,6 @@ class ServeConfig:
     tls_ca: Annotated[Path | None, Parameter(group=INPUT, metavar="FILE")] = None
     """CA certificates (PEM) to check DICOM senders and receivers against; with --tls-cert, senders
     must then present a certificate."""
-    most_waiting: Annotated[int, Parameter(group=INPUT, metavar="N", validator=Number(gte=1))] = (
-        1000
-    )
-    """Most films in the queue; senders of more are told to try again later."""
     send_to: Annotated[tuple[str, ...], Parameter(group=OUTPUT, metavar="RECEIVER")] = ()
     """Receiver of results: AET@HOST:PORT, tls:AET@HOST:PORT, or the URL of a DICOMweb server; may
     be repeated."""

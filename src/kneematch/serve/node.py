@@ -95,7 +95,7 @@ class Node:
         log = logging.getLogger("pynetdicom")  # which names instances and patients
         log.propagate = False
         log.addHandler(logging.NullHandler())
-        self.config, self.queue = config, Queue(folder, config.most_waiting)
+        self.config, self.queue = config, Queue(folder)
         self.ready = threading.Event()  # the networks are loaded
         self._last_film, self._last_object = threading.Event(), threading.Event()
         self._server = self._listen()

@@ -20,6 +20,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import FILE_MODE, make_out_folder, write_file
 from kneematch.films.run_folder import DICOM
 
+MOST_WAITING: Final = 1000  # films; senders of more are told to try again later
 LEAST_FREE: Final = 1 << 30  # bytes of disk that must be free to accept a film
 PAUSE_S: Final = 10.0  # before the database is tried again
 MOST_TRIES: Final = 10  # for an object that is refused, after 1, 2, 4 s and so on
@@ -84,13 +85,13 @@ class Entry(NamedTuple):
 class Queue:
     """The database and the files of a queue; any thread may call it."""
 
-    def __init__(self, folder: Path, most: int) -> None:
-        """Open a queue, or make it; at most so many films may wait in it.
+    def __init__(self, folder: Path) -> None:
+        """Open a queue, or make it.
 
         Raises:
             SettingsError: the folder cannot be used, or another process uses it.
         """
-        self.films, self.objects, self._most = folder / "films", folder / DICOM, most
+        self.films, self.objects = folder / "films", folder / DICOM
         for each in (folder, self.films, self.objects):
             make_out_folder(each)
         self._changed = threading.Condition()
@@ -145,7 +146,7 @@ class Queue:
         if self.query("SELECT 1 FROM films WHERE instance = ? AND state != 'failed'", key):
             return
         ((waiting,),) = self.query("SELECT count(*) FROM films WHERE state = 'waiting'")
-        if waiting >= self._most or shutil.disk_usage(self.films).free < LEAST_FREE:
+        if waiting >= MOST_WAITING or shutil.disk_usage(self.films).free < LEAST_FREE:
             raise QueueFull
         path = self.new_film()
         write_file(path, content)
