@@ -34,6 +34,7 @@ OWN: Final = "own"  # state of an object of this program that came back
 SCHEMA: Final = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS films (
     id INTEGER PRIMARY KEY, instance TEXT UNIQUE, file TEXT, received REAL, finished REAL,
     state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '',
@@ -115,14 +116,12 @@ class Queue:
         rows: list[tuple[Any, ...]] = self._transact((text, values))
         return rows
 
-    def _transact(self, *statements: tuple[str, Sequence[Any]], flush: str = "FULL") -> Any:
+    def _transact(self, *statements: tuple[str, Sequence[Any]]) -> Any:
         """Run statements as one transaction and return the rows of the last, once it succeeds."""
         while True:
             try:
-                with self._changed:
-                    self._sql.execute(f"PRAGMA synchronous = {flush}")
-                    with self._sql:
-                        return [self._sql.execute(*each).fetchall() for each in statements][-1]
+                with self._changed, self._sql:
+                    return [self._sql.execute(*each).fetchall() for each in statements][-1]
             except sqlite3.OperationalError as error:  # such as a full disk
                 logger.warning("The queue cannot be used (%s). It is tried again.", error)
             time.sleep(PAUSE_S)
@@ -187,12 +186,8 @@ class Queue:
         return next((Entry(number, self.objects / name, n) for number, name, n in rows), None)
 
     def settle(self, item: Entry, state: str = "sent", reason: str = "") -> None:
-        """Note that an object was delivered or given up; its file goes with the last receiver.
-
-        This is not flushed: after a power cut, the last objects may be sent again.
-        """
-        update = "UPDATE objects SET state = ?, reason = ? WHERE id = ?"
-        self._transact((update, (state, reason, item.id)), flush="NORMAL")
+        """Note that an object was delivered or given up; its file goes with the last receiver."""
+        self.query("UPDATE objects SET state = ?, reason = ? WHERE id = ?", state, reason, item.id)
         others = "SELECT 1 FROM objects WHERE file = ? AND state = 'waiting'"
         if not self.query(others, item.path.name):
             item.path.unlink(missing_ok=True)
