@@ -49,7 +49,7 @@ faults: $(READY)
 	$(BIN)/python lab/faults.py
 
 # Every figure of README and docs that two cores can measure: some hours. PARTS=time for one part, PARTS=large
-# on a machine with a GPU and 16 cores. REAL: a folder of real films; OLD: a checkout of 0.2.0.
+# on a machine with a GPU and 16 cores. REAL: a folder of real films; OLD: a checkout of an earlier version.
 results: $(READY)
 	$(BIN)/python lab/results.py $(PARTS) $(if $(REAL),--real $(REAL)) $(if $(OLD),--old $(OLD))
 

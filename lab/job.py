@@ -233,11 +233,10 @@ def run(
     timings = json.loads((out / "run.json").read_text())["timings_s"]
     written = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
     return {
-        **dict.fromkeys(PARTS, 0.0),  # 0.2.0 has other names for some parts
         **timings,
         "rest": seconds - sum(timings.values()),
         "all": seconds,
-        "rate": args.films / timings.get("visits", seconds),
+        "rate": args.films / timings["visits"],
         "written": written,
         "memory": peak,
         "iou": mean_iou(out / "detections.csv", films.with_name("distinct") / "truth.csv"),
@@ -246,10 +245,7 @@ def run(
 
 def mean_iou(found: Path, truth: Path) -> float:
     """Return the mean overlap of what was found on the first films with the truth."""
-    rows = {}
-    for row in read_rows(found):
-        side = row["image_side"] if "image_side" in row else row["side"]  # 0.2.0 has the latter
-        rows[Path(row["film"]).stem, side] = row
+    rows = {(Path(row["film"]).stem, row["image_side"]): row for row in read_rows(found)}
     overlaps = []
     for row in read_rows(truth):
         place = int(Path(row["film"]).stem.rpartition("-")[2])

@@ -4,9 +4,9 @@
 
 `make results REAL=FOLDER OLD=FOLDER` does it, and `make results PARTS=large` on a machine with a
 GPU and 16 cores. The folder of --real has real films (films.py describes it), that of --old a
-checkout of 0.2.0; a command that needs one that is not given is left out, with a line. --list
-prints the commands only. Each command is printed above its tables; docs/results.md says which part
-makes which.
+checkout of an earlier version; a command that needs one that is not given is left out, with a
+line. --list prints the commands only. Each command is printed above its tables; docs/results.md
+says which part makes which.
 """
 
 import argparse
@@ -65,7 +65,7 @@ PARTS = {
         *(f"lab/code_size.py {folder} --no-trace" for folder in ("scripts", "tests")),
         *(
             f"lab/code_size.py OLD/{folder} --no-trace"
-            for folder in ("src/kneematch", "benchmarks", "scripts", "tests")
+            for folder in ("src/kneematch", "lab", "scripts", "tests")
         ),
         "ls -l src/kneematch/models",
     ],
@@ -94,7 +94,7 @@ def main() -> int:
     small = [part for part in PARTS if part != "large"]
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--real", type=Path, help="folder of real films")
-    parser.add_argument("--old", type=Path, help="checkout of 0.2.0")
+    parser.add_argument("--old", type=Path, help="checkout of an earlier version")
     parser.add_argument("--list", action="store_true", help="print the commands only")
     args = parser.parse_args()
     unknown = sorted({*args.parts} - {*PARTS})

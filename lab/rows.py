@@ -69,8 +69,7 @@ def compare(before: Path, after: Path, limit: float) -> int:
 def read_run(folder: Path) -> tuple[dict[Knee, Row], set[str]]:
     """Return the rows of the knees of a run, and the films without a result."""
     rows, failed = read_rows(folder / "detections.csv"), folder / "failures.csv"
-    side = "image_side" if rows and "image_side" in rows[0] else "side"  # its name in 0.2.0
-    knees = {(row["film"], row[side]): row for row in rows}
+    knees = {(row["film"], row["image_side"]): row for row in rows}
     return knees, {row["film"] for row in read_rows(failed)} if failed.exists() else set()
 
 

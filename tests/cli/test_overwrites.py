@@ -11,7 +11,7 @@ FILM = "films/phantom-00000.dcm"
 TRAIN = ("train", "films", "--template", "films/template.json", "--device", "cpu", "-o")
 COMMANDS: list[tuple[str, ...]] = [
     ("detect", "films", "-o", FILM),
-    ("detect", "films", "-o", "run-0.2"),
+    ("detect", "films", "-o", "results"),
     ("synth", "-n", "1", "-o", "films"),
     (*TRAIN, "mine.safetensors"),
     (*TRAIN, "measured.safetensors"),  # whose metrics are there
@@ -24,7 +24,7 @@ COMMANDS: list[tuple[str, ...]] = [
 ]
 REFUSALS = (
     "eplace it with --force, or choose another name",
-    "replace it with --force.",
+    "replace them with --force.",
     *(f"must end in {suffix}" for suffix in (".safetensors", ".json", ".csv")),
     "not a folder",
 )
@@ -37,9 +37,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["synth", "-n", "2", "--size", "320x400", "-o", str(folder / "films")]) == 0
     for name in ("mine.safetensors", "measured.metrics.csv", "pairs.csv"):
         (folder / name).write_text("mine")
-    for name in ("run-0.2", "evaluated", "run", "exported"):
+    for name in ("results", "evaluated", "run", "exported"):
         (folder / name).mkdir()
-    (folder / "run-0.2" / "journal.jsonl").write_text("mine")
+    (folder / "results" / "detections.csv").write_text("mine")
     (folder / "evaluated" / "evaluation.md").write_text("mine")
     (folder / "exported" / "pose.onnx").write_text("mine")
     return folder

@@ -147,7 +147,7 @@ def test_find_films_skips_the_results_of_runs(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "found" / "run.sqlite").touch()
-    (tmp_path / "old" / "journal.jsonl").touch()
+    (tmp_path / "old" / "run.sqlite").touch()
     films = [str(tmp_path / name) for name in ("a.png", "mine/crops/b.png")]
     with caplog.at_level("INFO", logger="kneematch"):
         assert find_films(tmp_path) == films

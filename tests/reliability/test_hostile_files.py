@@ -104,7 +104,7 @@ def test_open_regular_neither_waits_for_a_pipe_nor_reads_a_device(tmp_path: Path
 def test_commands_do_not_wait_for_pipes(folder: Path, run: Run) -> None:
     """They are called like films, and like files of a run."""
     assert run(*DETECT).returncode == 0
-    for name in ("pipe.dcm", "DICOMDIR", "run.sqlite", "journal.jsonl", "truth.csv.png"):
+    for name in ("pipe.dcm", "DICOMDIR", "run.sqlite", "truth.csv.png"):
         os.mkfifo(folder / name)
     for name in ("report.html", "run.json", "review.csv", "detections.csv"):
         (folder / "out" / name).unlink(missing_ok=True)

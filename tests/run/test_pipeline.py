@@ -485,12 +485,12 @@ def _other_model(folder: Path) -> Path:
     return folder / "other.safetensors"
 
 
-def test_detect_folder_refuses_the_folder_of_an_older_version(named: list[str], out: Path) -> None:
+def test_detect_folder_refuses_results_without_a_database(named: list[str], out: Path) -> None:
     out.mkdir()
-    (out / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
-    with pytest.raises(SettingsError, match=r"holds a run of kneematch 0\.2"):
+    (out / "detections.csv").write_text("film,side\n")
+    with pytest.raises(SettingsError, match=r"holds results without a run\.sqlite"):
         detect_folder(named, out, CONFIG)
-    assert written(out) == {"journal.jsonl"}
+    assert written(out) == {"detections.csv"}
     assert detect_folder(named, out, replace(CONFIG, force=True)).knees == 6
 
 

@@ -7,7 +7,6 @@ from typing import Final
 
 RUN_DATABASE: Final = "run.sqlite"
 THUMBNAILS: Final = "thumbnails.sqlite"
-JOURNAL: Final = "journal.jsonl"  # the state of a run of version 0.2
 DETECTIONS, FAILURES = "detections.csv", "failures.csv"
 RUN, REPORT = "run.json", "report.html"
 OVERLAYS, CROPS, DICOM = "overlays", "crops", "dicom-objects"
@@ -16,7 +15,7 @@ FOLDERS: Final = (OVERLAYS, CROPS, DICOM)  # hold files made from films
 
 def holds_run(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder holds the results of a run."""
-    return any(Path(folder, name).is_file() for name in (RUN_DATABASE, JOURNAL))
+    return Path(folder, RUN_DATABASE).is_file()
 
 
 def find_root(out: Path, named: str | None, films: Sequence[str], root: Path | None = None) -> Path:

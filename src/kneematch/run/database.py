@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import FileVersion
-from kneematch.films.run_folder import FOLDERS, RUN_DATABASE, THUMBNAILS, holds_run
+from kneematch.films.run_folder import DETECTIONS, FOLDERS, RUN_DATABASE, THUMBNAILS
 from kneematch.knee.decision import Decision
 from kneematch.knee.detection import CORRECTED, REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit
@@ -108,14 +108,14 @@ class Run:
             SettingsError: there is none, another process is using it, or it is damaged.
         """
         self.out, self.path = out, out / RUN_DATABASE
-        if not self.path.exists() and holds_run(out):
-            raise SettingsError(
-                f"{out} holds a run of kneematch 0.2. Detect into another folder, or replace it "
-                "with --force."
-            )
         if not self.path.exists() and not create:
             raise SettingsError(
                 f"{out} holds no run. Name the folder that `kneematch detect` has filled."
+            )
+        if not self.path.exists() and (out / DETECTIONS).exists():
+            raise SettingsError(
+                f"{out} holds results without a {RUN_DATABASE} to continue. Detect into another "
+                "folder, or replace them with --force."
             )
         for folder in FOLDERS:  # files are written to these, and removed
             if (out / folder).is_symlink():

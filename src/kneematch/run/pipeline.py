@@ -23,7 +23,7 @@ from kneematch.films.files import (
     remove_leftovers,
 )
 from kneematch.films.read import is_uncompressed
-from kneematch.films.run_folder import FOLDERS, JOURNAL, RUN_DATABASE, THUMBNAILS, where_made
+from kneematch.films.run_folder import FOLDERS, RUN_DATABASE, THUMBNAILS, where_made
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
@@ -318,7 +318,7 @@ def _remove_run(out: Path) -> None:
         for each in names
         for file in possible_files(kind, each)
     ]
-    databases = (RUN_DATABASE, THUMBNAILS, JOURNAL)
+    databases = (RUN_DATABASE, THUMBNAILS)
     for name in (*RESULT_FILES, *files, *databases, *(f"{each}-journal" for each in databases)):
         (out / name).unlink(missing_ok=True)
 
