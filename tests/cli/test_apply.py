@@ -84,7 +84,7 @@ def test_apply_reports_a_film_that_is_gone(
         database.decide(1, "right", Decision("corrected", Area(200, 200, 150, 0)))
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
-    assert main(["apply", str(run), "--quiet", "--workers", "0"]) == 1
+    assert main(["apply", str(run), "--root", ".", "--quiet", "--workers", "0"]) == 1
     assert "film.jpg: " in capsys.readouterr().err
     assert read_table(run / "detections.csv")[1]["decision"] == "corrected"
 

@@ -34,7 +34,7 @@ Root = Annotated[
     Parameter(
         metavar="FOLDER",
         help="Folder of films with relative paths.",
-        show_default="the working folder, or that of the run",
+        show_default="where detect was called",
     ),
 ]
 Quiet = Annotated[bool, Parameter(alias="-q", help="Print only what failed.")]

@@ -9,7 +9,7 @@ from typing import Any
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash, file_versions, remove_leftovers
-from kneematch.films.run_folder import FOLDERS, find_root
+from kneematch.films.run_folder import FOLDERS
 from kneematch.knee.decision import apply_decisions
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
@@ -37,7 +37,7 @@ def apply_review(
 
     Args:
         out: the folder that `kneematch detect` wrote.
-        root: folder of films with relative paths; None finds it as `find_root` does.
+        root: folder of films with relative paths; None is where `detect` was called.
         decisions: review.csv of another run on the same films, whose decisions are added first.
         workers: number of worker processes; None chooses it.
         progress: shows progress.
@@ -50,15 +50,13 @@ def apply_review(
         config, facts = run_config(run), ended_run(run)
         if decisions is not None:
             add_decisions(run, as_path("decisions", decisions))
-        paths = [path for _, path in run.paths()]
-        root = None if root is None else as_path("root", root)
-        folder = find_root(out, run.setting("out"), paths, root)
+        folder = run.film_folder(None if root is None else as_path("root", root))
         remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         films = list(run.to_visit(run.decided()))
         if config.measure and films:
             check_outline_network(run)
         visit = Visit(config, out, folder)
-        same, changed = _divide(films, folder)
+        same, changed = _divide(films, folder, moved=root is not None)
         visits = map_visits(visit, same, workers=choose_workers(workers, len(same)))
         visited = (
             # A film of which something is missing is visited again the next time.
@@ -69,17 +67,19 @@ def apply_review(
         return finish_run(run, config, facts, missing, progress=progress)
 
 
-def _divide(films: Sequence[FilmRecord], root: Path) -> tuple[list[FilmRecord], list[FilmRecord]]:
+def _divide(
+    films: Sequence[FilmRecord], folder: Path, *, moved: bool
+) -> tuple[list[FilmRecord], list[FilmRecord]]:
     """Return the films to visit, and those whose files are not the ones that were searched.
 
-    Corrections of the latter are set aside. A film that was copied to another folder is recognised
-    by its size, since its date may have changed.
+    Corrections of the latter are set aside. Films that were `moved` to a folder are recognised by
+    their size, since their dates may have changed.
     """
     same, changed = [], []
-    versions = file_versions([str(root / film.path) for film in films])
+    versions = file_versions([str(folder / film.path) for film in films])
     for film, now in zip(films, versions, strict=True):
         before = film.version
-        if now is not None and before is not None and root != Path():
+        if now is not None and before is not None and moved:
             now = now._replace(modified_ns=before.modified_ns)
         if now in (None, before):
             same.append(film)

@@ -87,7 +87,7 @@ WHERE {} ORDER BY f.id, k.side
 # Types of settings, and of the first columns of RECORDS, to tell a damaged database
 SETTING_TYPES: Final = {
     **dict.fromkeys(("config", "fingerprint", "landmarks", "run"), dict),
-    **dict.fromkeys(("out", "folder"), str),
+    "folder": str,
 }
 NUMBER: Final = int | float | None
 FILM_TYPES: Final = (int, str, str, *[NUMBER] * 2, str, str, *[NUMBER] * 3, int, str, int)
@@ -194,6 +194,11 @@ class Run:
         values = [(name, json.dumps(value, default=str)) for name, value in settings.items()]
         with self._transaction():
             self.sql.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", values)
+
+    def film_folder(self, root: Path | None = None) -> Path:
+        """Return the folder of films with relative paths: `root`, or where `detect` was called."""
+        folder = root or Path(self.setting("folder") or "")
+        return Path() if folder == Path.cwd() else folder
 
     @property
     def noun(self) -> str:

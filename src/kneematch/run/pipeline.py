@@ -23,7 +23,7 @@ from kneematch.films.files import (
     remove_leftovers,
 )
 from kneematch.films.read import is_uncompressed
-from kneematch.films.run_folder import FOLDERS, RUN_DATABASE, THUMBNAILS, where_made
+from kneematch.films.run_folder import FOLDERS, RUN_DATABASE, THUMBNAILS
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
@@ -279,24 +279,19 @@ def _open_run(plan: _Plan) -> Iterator["Run"]:
     with Run(out, create=True) as run:
         _check_working_folder(run)
         run.check(plan.fingerprint)
-        here = {"out": str(out), "folder": str(Path.cwd())}
-        run.store(config=asdict(config), landmarks=plan.landmarks, **here)
+        folder = str(Path.cwd())
+        run.store(config=asdict(config), landmarks=plan.landmarks, folder=folder)
         remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         yield run
 
 
 def _check_working_folder(run: "Run") -> None:
     """Raise SettingsError if relative paths of a run's films now mean other files, or none."""
-    named, folder = run.setting("out"), run.setting("folder")
-    if folder is None:  # a new run
-        return
-    made = where_made(run.out, named) or Path(folder)
-    if made == Path.cwd():
-        return
+    folder = run.film_folder()
     relative = (path for _, path in run.paths() if not os.path.isabs(path))  # noqa: PTH117
-    if any((made / path).exists() for path in relative):
+    if folder != Path() and any((folder / path).exists() for path in relative):
         raise SettingsError(
-            f"The films in {run.out} have paths relative to {made}. Repeat the command there, or "
+            f"The films in {run.out} have paths relative to {folder}. Repeat the command there, or "
             "choose another folder for the results."
         )
 

@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 from kneematch.errors import FilmError, KneematchError, SettingsError
 from kneematch.films.discovery import common_folder
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.run_folder import find_root
 from kneematch.knee.decision import LONGEST, MAX_POINTS, Area, Decision, check_outlines, move
 from kneematch.knee.detection import (
     ACCEPTED,
@@ -104,12 +103,12 @@ class ReviewSession:
     def __init__(self, out: Path, root: Path | None = None, reader: str = "") -> None:
         """Open the folder `out` of a run; `reader` is stored with each decision.
 
-        Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
-        run's template and model. Raise SettingsError if the folder cannot be reviewed.
+        Films with relative paths lie in `root`, or else where `detect` was called; so do the run's
+        template and model. Raise SettingsError if the folder cannot be reviewed.
         """
         if len(reader) > LONGEST["reader"]:
             raise SettingsError(f"A reader's name has at most {LONGEST['reader']} characters.")
-        self.out, self.reader = out, reader
+        self.out, self.given_root, self.reader = out, root, reader
         self._lock = threading.Lock()  # requests are answered by several threads
         self._run = Run(out, exclusive=False)
         try:
@@ -117,8 +116,7 @@ class ReviewSession:
             add_name_filter(self._run)
             self.films = [path for _, path in self._run.paths()]
             self.folder = common_folder(self.films)  # left out on cards
-            named = self._run.setting("out")
-            self.root = find_root(out, named, self.films, root)
+            self.root = self._run.film_folder(root)
             self.config, self.noun = run_config(self._run), self._run.noun
             self.warning = ""
             if outdated := self._run.count_outdated_decisions():
@@ -314,7 +312,7 @@ class ReviewSession:
     def apply(self) -> DetectResult:
         """Write the decisions to all files of the run; other requests wait until it has ended."""
         with self.run():
-            return apply_review(self.out, root=self.root)
+            return apply_review(self.out, root=self.given_root)
 
 
 def review_app(session: ReviewSession) -> FastAPI:
