@@ -3,7 +3,6 @@
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from kneematch.films.files import (
     read_text_bytes,
     remove_leftovers,
     write_file,
-    written_together,
 )
 
 
@@ -137,19 +135,3 @@ def test_read_text_bytes_takes_files_and_pipes_with_an_end(
     list_file.write_text("a.dcm")
     with pytest.raises(SettingsError, match="more than 0 MB"):
         select_films(f"@{list_file}")
-
-
-def test_written_together_shows_all_files_at_the_end_or_none(tmp_path: Path) -> None:
-    old, new = tmp_path / "old.txt", tmp_path / "new.txt"
-    old.write_bytes(b"before")
-    with suppress(RuntimeError), written_together():
-        write_file(old, b"never seen")
-        raise RuntimeError
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"old.txt": b"before"}
-    with written_together():
-        write_file(old, b"after")
-        write_file(new, b"new")
-        assert old.read_bytes() == b"before"
-        assert not new.exists()
-    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert found == {"old.txt": b"after", "new.txt": b"new"}

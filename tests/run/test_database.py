@@ -1,7 +1,5 @@
 """The database of a run: what is stored comes back, and nothing is lost or shared by accident."""
 
-import errno
-import fcntl
 import json
 import os
 import sqlite3
@@ -206,21 +204,6 @@ def test_run_refuses_what_is_not_its_own_file(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").read_bytes() == b""
     with pytest.raises(SettingsError, match="holds no run"):
         Run(tmp_path / "nothing")
-
-
-def test_run_works_on_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(file: object, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "lockf", no_locks)
-    with Run(tmp_path, create=True) as run:
-        save_one(run, KNEE)
-        assert (tmp_path / "run.sqlite.lock").exists()  # SQLite's unix-dotfile
-        with pytest.raises(SettingsError, match=r"If none is, remove .*run\.sqlite\.lock"):
-            Run(tmp_path)
-    assert not (tmp_path / "run.sqlite.lock").exists()
-    with Run(tmp_path) as again:
-        assert len(list(again.records())) == 1
 
 
 def test_run_decide_adds_and_revoke_takes_back(run: Run) -> None:

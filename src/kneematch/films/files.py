@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from io import BufferedReader
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -47,9 +46,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         with suppress(FileNotFoundError):
             temp.chmod(target.stat().st_mode & 0o777)
         yield temp
-        if (waiting := _waiting.get()) is not None:
-            waiting[temp] = target
-            return
         _flush(temp)
         temp.replace(target)
     except OSError as error:
@@ -57,37 +53,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
             error.filename = str(target)
         raise
     finally:
-        if temp not in (_waiting.get() or ()):
-            with suppress(OSError):  # which would take the place of the first error
-                temp.unlink()
+        with suppress(OSError):  # which would take the place of the first error
+            temp.unlink()
     _flush(target.parent)  # so that the new name survives a power cut
-
-
-@contextmanager
-def written_together() -> Iterator[None]:
-    """Let all files that this thread writes meanwhile appear at the end, once all are on disk.
-
-    Many files reach the disk together in a fraction of the time that one after the other takes. On
-    failure none of them appears.
-    """
-    files: dict[Path, Path] = {}
-    before = _waiting.set(files)
-    try:
-        yield
-        with ThreadPoolExecutor(READERS) as writers:
-            list(writers.map(_flush, files))
-        for temp, target in files.items():
-            temp.replace(target)
-        for folder in {target.parent for target in files.values()}:
-            _flush(folder)
-    finally:
-        _waiting.reset(before)
-        for temp in files:
-            temp.unlink(missing_ok=True)
-
-
-# Temporary files, and what they are going to replace; None outside of `written_together`
-_waiting: ContextVar[dict[Path, Path] | None] = ContextVar("waiting", default=None)
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:

@@ -1,9 +1,8 @@
 """Run: the state of a run, in OUT/run.sqlite; tables, report and pages are queries over it.
 
 Thumbnails are in OUT/thumbnails.sqlite, so that the state of 500,000 films stays small. Both are
-written in one transaction for every batch of films, with a rollback journal, which network disks
-can bear, and are on disk when it ends. On a disk without locks, SQLite's `unix-dotfile` takes their
-place: there a killed process leaves `run.sqlite.lock` behind, which the user has to remove.
+written in one transaction for every batch of films, with a rollback journal, and are on disk when
+it ends.
 """
 
 import json

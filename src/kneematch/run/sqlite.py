@@ -1,9 +1,8 @@
-"""Open SQLite databases on any disk, and say what is wrong with them in a user's words."""
+"""Open SQLite databases, and say what is wrong with them in a user's words."""
 
 import errno
 import os
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from kneematch.films.files import BROKEN, FILE_MODE
 from kneematch.films.run_folder import THUMBNAILS
 
 BUSY_S: Final = 1.0  # time to wait for another process
-NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 # ERROR means tables, columns or a file format that kneematch does not make.
 DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
@@ -39,18 +37,16 @@ class OtherVersion(SettingsError):
 def connect(path: Path, thumbnails: Path) -> sqlite3.Connection:
     """Open the database of a run, with that of its thumbnails attached under this name.
 
-    Both are made if need be, for the owner's eyes only. On a disk without locks, SQLite's
-    `unix-dotfile` takes their place: a killed process then leaves PATH.lock behind.
+    Both are made if need be, for the owner's eyes only.
     """
     addresses = []
-    options = "" if _has_locks(path.parent) else "&vfs=unix-dotfile"
     journals = (Path(f"{file}-journal") for file in (path, thumbnails))
     for file in (path, thumbnails, *journals):  # SQLite would follow a link, and empty a journal
         if file.is_symlink() or (file.exists() and not file.is_file()):
             raise SettingsError(f"{file} is not a regular file. Remove it, or name another folder.")
     for file in (path, thumbnails):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | NO_LINK, FILE_MODE))
-        addresses.append(f"file:{quote(os.fsencode(file.resolve()))}?mode=rw{options}")
+        addresses.append(f"file:{quote(os.fsencode(file.resolve()))}?mode=rw")
     sql = sqlite3.connect(
         addresses[0], BUSY_S, isolation_level=None, check_same_thread=False, uri=True
     )
@@ -73,11 +69,9 @@ def user_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            lock = path.with_name(f"{path.name}.lock")
-            stale = f" If none is, remove {lock}." if lock.exists() else ""
             raise SettingsError(
-                f"Another process is working on {path.parent}. Wait for it, or name another "
-                f"folder.{stale}"
+                f"Another process is working on {path.parent}, or its disk has no file locks. Wait "
+                "for it, or name another folder."
             ) from error
         if code in DAMAGED:
             thumbnails = path.with_name(THUMBNAILS)
@@ -108,17 +102,3 @@ def _is_sound(path: Path) -> bool:
             return bool(sql.execute("PRAGMA quick_check").fetchall() == [("ok",)])
     except sqlite3.Error:
         return False
-
-
-def _has_locks(folder: Path) -> bool:
-    """Return whether the file system of a folder has locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, where SQLite has its own
-        return True
-    with tempfile.TemporaryFile(dir=folder) as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in NO_LOCKS
-    return True

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kneematch.errors import FilmError, Unreadable
-from kneematch.films.files import written_together
 from kneematch.films.pictures import thumbnail
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.films.read import read_isolated, to_film_error
@@ -57,8 +56,7 @@ class Visit:
         new = any(not film.status for film in films)
         size = max(each.batch_size for each in self.detectors.values()) if new else 1
         batches = (films[k : k + size] for k in range(0, len(films), size))
-        with written_together():
-            return [record for batch in batches for record in self._visit_batch(batch)]
+        return [record for batch in batches for record in self._visit_batch(batch)]
 
     def _visit_batch(self, films: Sequence[FilmRecord]) -> Iterator[FilmRecord]:
         read = [self._read(film, reduced=not film.status and self._may_reduce) for film in films]
