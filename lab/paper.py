@@ -142,7 +142,7 @@ def evaluate(args: argparse.Namespace, model: Path) -> Path:
     command = ["evaluate", *films, "-o", str(out), "--model", str(model), "--paper"]
     command += ["--methods", ",".join(METHODS), "--grid", str(args.grid)]
     command += ["--device", args.device, *(["--truth", str(truth)] if truth else [])]
-    kneematch(*command, *["--resume"] * out.exists())
+    kneematch(*command)
     return out
 
 

@@ -16,7 +16,6 @@ from kneematch.evaluation.config import EvaluateConfig
         ({"methods": ("nonsense",)}, "must be some of"),
         ({"methods": ("neural", "neural")}, "each once"),
         ({"grid": -1}, "grid"),
-        ({"resume": True, "force": True}, "`force`"),
     ],
 )
 def test_evaluate_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:

@@ -129,14 +129,11 @@ def test_evaluate_leaves_the_templates_own_film_out_and_says_so(
         evaluate(films[:1], tmp_path / "out", config)
 
 
-def test_evaluate_changes_no_evaluation_that_it_refuses_to_replace_or_resume(
+def test_evaluate_changes_no_evaluation_that_it_refuses_to_continue(
     done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
-    with pytest.raises(SettingsError, match="`resume`"):
-        evaluate(films, done.out, replace(config, methods=("sliding",)))
-    assert not (done.out / "runs" / "sliding").exists()
     with pytest.raises(SettingsError, match="paper was"):
-        evaluate(films[:2], done.out, replace(config, paper=False, resume=True))
+        evaluate(films[:2], done.out, replace(config, paper=False))
     assert done.page.exists()
     assert (done.out / "accuracy.csv").exists()
 

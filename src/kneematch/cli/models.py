@@ -43,7 +43,8 @@ def train(
     part, with no other option than --force. Give the file to `detect` with --model, beside
     --template.
 
-    NAME.metrics.csv shows the progress. A checkpoint is kept beside it until the training ends.
+    NAME.metrics.csv shows the progress. A checkpoint is kept beside it until the training ends; the
+    same command continues from it.
 
     Parameters
     ----------
@@ -95,7 +96,8 @@ def evaluate(
     """Compare methods on films: their losses and, with labels, their accuracy.
 
     evaluation.md has all tables, which are also written as CSV. Each method's run, with
-    the files of `kneematch detect`, is in runs/METHOD. The film of --template is left out.
+    the files of `kneematch detect`, is in runs/METHOD. The film of --template is left out. What was
+    interrupted is continued.
     """
     from kneematch.evaluation import run
 

@@ -90,7 +90,7 @@ def detect(
 
     database = out / RUN_DATABASE
     safe = f"What is done is safe in {database}; make room and give the same command again."
-    with stopping_cleanly(database, "Continue with the same command."), writing(out, safe):
+    with stopping_cleanly(database), writing(out, safe):
         result = detect_folder(films, out, settings, progress=progress)
     print_summary(result, quiet=quiet)
     return SOME_FAILED if result.no_knee or result.failed or result.missing else None

@@ -120,13 +120,12 @@ class _Stop:
     """What Ctrl-C and SIGTERM do."""
 
     kept: Path | None = None  # where the work is that was done, if it exists
-    advice: str = ""
     asked: bool = False  # by a first signal
 
     def line(self) -> str:
         if self.kept is None or not self.kept.exists():
             return "Stopped."
-        return f"Stopped. What is done is in {shown(self.kept)}. {self.advice}"
+        return f"Stopped. What is done is in {shown(self.kept)}. Continue with the same command."
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Unwind the stack; the second time, and in an import, end the program at once.
@@ -163,11 +162,9 @@ def print_stopped() -> None:
 
 
 @contextmanager
-def stopping_cleanly(
-    kept: Path, advice: str = "Continue with the same command and --resume."
-) -> Iterator[None]:
+def stopping_cleanly(kept: Path) -> Iterator[None]:
     """Let a program that is stopped here say how to continue from the file that is kept."""
-    _stop.kept, _stop.advice = kept, advice
+    _stop.kept = kept
     yield
     _stop.kept = None
 

@@ -18,7 +18,6 @@ from kneematch.settings import (
     Force,
     ModelFile,
     Paper,
-    Series,
     Workers,
     check_settings,
     split_names,
@@ -37,7 +36,6 @@ Methods = Annotated[
 class EvaluateConfig:
     """Which methods `kneematch.evaluate` compares, and how they are run."""
 
-    series: Series = None
     truth: Annotated[Path | None, Parameter(group=INPUT, metavar="CSV")] = None
     """Labelled tibial plateaus: id, knee, x1, y1, x2, y2 and, if known, flag and source."""
     model: ModelFile = None
@@ -48,7 +46,6 @@ class EvaluateConfig:
     grid: Annotated[int, Parameter(group=METHOD, metavar="N", validator=Number(gte=0))] = 0
     """Number of films to also run the (slow) grid search on."""
     paper: Paper = False
-    resume: Annotated[bool, Parameter()] = False
     force: Force = False
     device: Device = "auto"
     workers: Workers = None

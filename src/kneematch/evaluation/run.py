@@ -26,7 +26,7 @@ from kneematch.evaluation.scores import (
 )
 from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.csv_text import csv_line
-from kneematch.films.discovery import select_films
+from kneematch.films.discovery import find_films
 from kneematch.films.files import make_out_folder, refuse_existing, write_file
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
@@ -85,6 +85,8 @@ def evaluate(
 ) -> EvaluateResult:
     """Compare methods on films: loss and, with labels, accuracy.
 
+    An evaluation that is in the folder already is continued.
+
     Args:
         films: files, folders, patterns, lists (`@list.txt`), or several of these.
         out: folder to write evaluation.md and tables to; each method's run, with
@@ -97,11 +99,10 @@ def evaluate(
     """
     check_type("config", config, EvaluateConfig)
     out = as_path("out", out)
-    runs = (out / RUNS).iterdir() if (out / RUNS).is_dir() else ()
-    if not (config.resume or config.force) and ((out / PAGE).exists() or any(runs)):
-        refuse_existing(out, "an evaluation", can_resume=True)
+    if not config.force and (out / PAGE).exists() and not (out / RUNS).is_dir():
+        refuse_existing(out, "an evaluation")
     device = resolve_device(config.device)
-    paths = select_films(films, series=config.series, leave_out=[out])
+    paths = find_films(films, leave_out=[out])
     paths, note = _without_template(paths, config.template)
     labels = None if config.truth is None else load_labels(config.truth)
     result = replace(_compare_methods(paths, labels, out, config, progress), note=note)

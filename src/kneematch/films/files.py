@@ -95,11 +95,10 @@ def remove_leftovers(*folders: Path, unchanged_s: float = ABANDONED_S) -> None:
                     path.unlink()
 
 
-def refuse_existing(path: Path, what: str = "a file", *, can_resume: bool = False) -> None:
+def refuse_existing(path: Path, what: str = "a file") -> None:
     """Raise SettingsError because a command would replace what is at a path."""
-    resume = "Continue it with --resume, replace" if can_resume else "Replace"
     raise SettingsError(
-        f"{path}: There is {what} already. {resume} it with --force, or choose another name."
+        f"{path}: There is {what} already. Replace it with --force, or choose another name."
     )
 
 

@@ -27,7 +27,6 @@ class TrainConfig:
     seed: Seed = 0
     device: Device = "auto"
     workers: Workers = None
-    resume: Annotated[bool, Parameter()] = False
     force: Force = False
 
     def __post_init__(self) -> None:

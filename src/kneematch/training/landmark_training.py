@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import FilmError, SettingsError
-from kneematch.films.discovery import select_films
+from kneematch.films.discovery import find_films
 from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.films.read import read_isolated
 from kneematch.knee.body_part import save_landmarks
@@ -66,7 +66,7 @@ def train_landmarks(
         raise SettingsError("Landmarks are learnt for parts other than knees.")
     frames: list[Levels] = []
     failures: list[str] = []
-    paths = select_films(films)
+    paths = find_films(films)
     paths = paths[:: max(1, -(-len(paths) // MOST_FILMS))]
     with progress("finding the area", len(paths)) as advance:
         for path in paths:

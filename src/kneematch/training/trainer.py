@@ -86,7 +86,7 @@ def train(
     """Train both networks to find the boxes of a template (paper, Sect. 5, Algorithm 2).
 
     Beside the model, NAME.metrics.csv is updated after every epoch, and so is a checkpoint, which
-    is removed at the end.
+    is removed at the end. A training that was interrupted is continued from it.
 
     Args:
         films: files, folders, patterns or lists of films, as `find_films` takes them.
@@ -115,7 +115,8 @@ def train(
     prepared, failures = _prepare(paths, out.parent, config, device, progress)
     logger.info("%d films on %s", len(prepared), device)
     settings["films"] = prepared.digest
-    saved = load_checkpoint(checkpoint_path(out), settings) if config.resume else {}
+    checkpoint = checkpoint_path(out)
+    saved = load_checkpoint(checkpoint, settings) if checkpoint.exists() else {}
 
     templates, half = cut_templates(drawn, device)
     if saved:
@@ -135,7 +136,7 @@ def train(
     )
     with writing(out):
         save_model(out, model)
-    checkpoint_path(out).unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
     return TrainResult(out, len(prepared), tuple(failures), tuple(epochs))
 
 
@@ -221,10 +222,8 @@ def load_checkpoint(path: str | os.PathLike[str], settings: Mapping[str, Any]) -
     """Return the content of the checkpoint of a training with the same settings, on the CPU.
 
     Raises:
-        SettingsError: the file is missing or damaged, or belongs to another training.
+        SettingsError: the file is damaged, or belongs to another training.
     """
-    if not Path(path).is_file():
-        raise SettingsError(f"There is no checkpoint {path} to continue. Leave out --resume.")
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         known, before = content["format"] == CHECKPOINT_FORMAT, dict(content["settings"])
@@ -249,9 +248,7 @@ def _damaged(path: str | os.PathLike[str]) -> SettingsError:
 def _check_out(out: Path, config: TrainConfig) -> None:
     """Check, before hours of work, that the model can be written and nothing is overwritten."""
     check_suffix(out, MODEL_SUFFIX, "a model")
-    if not (config.resume or config.force):
-        if checkpoint_path(out).exists():
-            refuse_existing(checkpoint_path(out), "an interrupted training", can_resume=True)
+    if not (config.force or checkpoint_path(out).exists()):
         for path in (out, _beside(out, METRICS)):
             if os.path.lexists(path):
                 refuse_existing(path)
