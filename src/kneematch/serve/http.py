@@ -29,7 +29,7 @@ HEALTH: Final = "/health"  # the only path that needs no token
 UNKNOWN_CALLER: Final = "A token is needed, as the header Authorization: Bearer TOKEN.\n"
 MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
 BODY_S: Final = 120.0  # in which a film must arrive
-SHUTDOWN_S: Final = 30  # in which answers under way must be fetched when the node ends
+SHUTDOWN_S: Final = 30  # in which requests under way must end when the node ends
 MOST_REQUESTS: Final = 16  # films of requests that are examined or wait
 QUIET: Final = {"log_level": "warning", "access_log": False, "server_header": False}
 
