@@ -1,122 +1,129 @@
-"""Measure the size of a source tree, and how much of it one film runs.
+"""Measure the size of the code and of one film's way through it; fail where a limit is exceeded.
 
-    python lab/code_size.py src/kneematch
+    python lab/code_size.py
 
-The first table has, for all .py files of the tree: lines, files, the longest file, and functions of
-more than 30 lines.
+Lines and files are those of the .py files below a folder. Options are those of all commands of
+`kneematch --help`, arguments without a name not counted. One film's way is what
+`kneematch detect FILM -o OUT --crops --overlays` runs of src/kneematch, in all processes: its
+functions, their files, and how often a call is made in another file than the call before it.
+Comprehensions, class bodies and the methods that dataclasses generate are not counted.
 
-The second table traces `kneematch detect FILM -o OUT` on one phantom (PNG): the files and functions
-of the tree that run, in the main process and in all processes together. A file counts if one of its
-functions runs; that it is imported is not enough. Functions that run while modules are imported are
-counted; comprehensions, class bodies and the methods that dataclasses generate are not.
+LIMITS has the largest size of each that is accepted. A change that needs more removes something
+else, or raises the limit in the same commit, with the reason.
 """
 
-import argparse
-import ast
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
-LONG_FUNCTION = 30  # lines
+from kneematch.cli.main import COMMANDS, app
 
-# Imported by every Python process that finds it on its path. Each function is written down when it
-# first runs, since worker processes may be killed before they end.
-TRACER = """
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCE: Final = ROOT / "src" / "kneematch"
+LIMITS: Final = {
+    "lines of src/kneematch": 19_400,
+    "files of src/kneematch": 112,
+    "lines of src/kneephantoms": 2_800,
+    "lines of lab and scripts": 5_500,
+    "lines of tests": 16_500,
+    "lines of docs": 2_500,
+    "lines of README.md": 160,
+    "commands": 11,
+    "options of all commands": 92,
+    "functions on one film's way": 460,
+    "files on one film's way": 54,
+    "changes of file on one film's way": 930,
+}
+
+# Python runs a module of this name when it starts. A call is written down at once, since worker
+# processes may be killed before they end.
+TRACER: Final = """
 import os, sys, threading
-_source, _out, _seen = os.environ["TRACE_SOURCE"], os.environ["TRACE_OUT"], set()
-os.environ.setdefault("TRACE_MAIN", str(os.getpid()))
+_source = os.environ["TRACE_SOURCE"]
+_out = os.open(os.environ["TRACE_OUT"], os.O_WRONLY | os.O_APPEND)
 
 def _profile(frame, event, argument):
     code = frame.f_code
-    if event != "call" or code in _seen:
-        return
-    _seen.add(code)
     path = code.co_filename
-    if not path.startswith(_source) or not path.endswith(".py"):  # Jinja templates are code, too
+    if event != "call" or not path.startswith(_source) or not path.endswith(".py"):
         return
     if not code.co_flags & 1:  # CO_OPTIMIZED, which modules and class bodies lack
         return
     if code.co_name.startswith("<") and code.co_name != "<lambda>":
         return  # a comprehension
-    process = "main" if os.getpid() == int(os.environ["TRACE_MAIN"]) else "other"
-    fields = process, path, str(code.co_firstlineno), code.co_name
-    file = os.open(_out, os.O_WRONLY | os.O_APPEND)
-    os.write(file, ("\\t".join(fields) + "\\n").encode())
-    os.close(file)
+    fields = str(os.getpid()), code.co_filename, str(code.co_firstlineno)
+    os.write(_out, ("\\t".join(fields) + "\\n").encode())
 
 sys.setprofile(_profile)
 threading.setprofile(_profile)
 """
 
-Function = tuple[str, int, str]  # file, line and name
+Call = tuple[str, str, str]  # process, file and first line of the function
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("source", type=Path, help="folder of the package, such as src/kneematch")
-    parser.add_argument("--no-trace", action="store_true", help="only the first table")
-    options = parser.parse_args()
-    source = options.source.resolve()
-    texts = {
-        module_name(path, source): path.read_text(encoding="utf-8")
-        for path in sorted(source.rglob("*.py"))
-    }
-    print_table(("measure", str(options.source)), size_rows(texts))
-    if not options.no_trace:
-        print_table(("trace of one PNG", "files", "functions"), trace_rows(trace(source)))
+def main() -> int:
+    sizes = {**count_lines(), **count_options(), **measure_way(trace_film())}
+    print("| measure | size | limit |\n|---|---:|---:|")
+    for name, size in sizes.items():
+        print(f"| {name} | {size:,} | {LIMITS[name]:,} |")
+    too_large = exceeded(sizes)
+    if too_large:
+        print(f"Too large: {', '.join(too_large)}.", file=sys.stderr)
+    return 1 if too_large else 0
 
 
-def print_table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    for row in (titles, ("---", *["---:"] * (len(titles) - 1)), *rows):
-        print("|" + "|".join(f" {cell} " for cell in row) + "|")
-    print()
+def exceeded(sizes: Mapping[str, int]) -> list[str]:
+    """Return the names of sizes that are above their limits."""
+    return [name for name, size in sizes.items() if size > LIMITS[name]]
 
 
-def module_name(path: Path, source: Path) -> str:
-    """Return the dotted name of a module's file; a package's is that of its folder."""
-    parts = [source.name, *path.relative_to(source).with_suffix("").parts]
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def count_lines() -> dict[str, int]:
+    """Return the sizes of the tree, by name."""
+    sizes = {"files of src/kneematch": len(list(SOURCE.rglob("*.py")))}
+    folders = ("src/kneematch",), ("src/kneephantoms",), ("lab", "scripts"), ("tests",)
+    for each in folders:
+        paths = [path for name in each for path in (ROOT / name).rglob("*.py")]
+        sizes[f"lines of {' and '.join(each)}"] = lines_of(paths)
+    sizes["lines of docs"] = lines_of((ROOT / "docs").rglob("*.md"))
+    sizes["lines of README.md"] = lines_of([ROOT / "README.md"])
+    return {name: sizes[name] for name in LIMITS if name in sizes}
 
 
-def size_rows(texts: dict[str, str]) -> list[tuple[str, str]]:
-    lines = {name: len(text.splitlines()) for name, text in texts.items()}
-    longest = max(lines, key=lambda name: lines[name])
-    long_functions = sum(size > LONG_FUNCTION for text in texts.values() for size in lengths(text))
-    return [
-        ("lines", f"{sum(lines.values()):,}"),
-        ("files", str(len(texts))),
-        ("longest file", f"{lines[longest]} ({longest})"),
-        (f"functions of more than {LONG_FUNCTION} lines", str(long_functions)),
+def lines_of(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def count_options() -> dict[str, int]:
+    """Return the numbers of commands and of their options."""
+    names = [command.__name__.replace("_", "-") for command in COMMANDS]
+    options = [
+        argument.name
+        for name in names
+        for argument in app[name].assemble_argument_collection(parse_docstring=False)
+        if argument.show and argument.name.startswith("-")
     ]
+    return {"commands": len(names), "options of all commands": len(options)}
 
 
-def lengths(text: str) -> Iterator[int]:
-    """Yield the lines of every function, its docstring included."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield (node.end_lineno or node.lineno) - node.lineno + 1
-
-
-def trace(source: Path) -> dict[str, set[Function]]:
-    """Return the functions that `kneematch detect` runs, by process."""
-    found: dict[str, set[Function]] = {"main": set(), "other": set()}
+def trace_film() -> list[Call]:
+    """Return the calls of `kneematch detect`, in the order in which they were made."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        (work / "sitecustomize.py").write_text(TRACER)
-        (work / "trace").write_text("")
-        plain = dict(os.environ, PYTHONPATH=str(source.parent))
-        traced = dict(plain, TRACE_SOURCE=str(source), TRACE_OUT=str(work / "trace"))
-        traced["PYTHONPATH"] = f"{work}{os.pathsep}{source.parent}"
-        run(("synth", "-n", "1", "--format", "png", "-o", str(work / "png")), plain)
-        film = work / "png" / "phantom-00000.png"
-        run(("detect", str(film), "-o", str(work / "out")), traced)
-        for line in (work / "trace").read_text().splitlines():
-            process, file, at, name = line.split("\t")
-            found[process].add((file, int(at), name))
-    return found
+        (work / "sitecustomize.py").write_text(TRACER, encoding="utf-8")
+        (work / "trace").touch()
+        plain = dict(os.environ, PYTHONPATH=str(SOURCE.parent))
+        traced = dict(plain, TRACE_SOURCE=f"{SOURCE}{os.sep}", TRACE_OUT=str(work / "trace"))
+        traced["PYTHONPATH"] = f"{work}{os.pathsep}{SOURCE.parent}"
+        run(("synth", "-n", "1", "-o", str(work / "films")), plain)
+        film = work / "films" / "phantom-00000.dcm"
+        run(("detect", str(film), "-o", str(work / "out"), "--crops", "--overlays"), traced)
+        lines = (work / "trace").read_text(encoding="utf-8").splitlines()
+    calls = [line.split("\t") for line in lines]
+    return [(process, file, line) for process, file, line in calls]
 
 
 def run(arguments: tuple[str, ...], environment: dict[str, str]) -> None:
@@ -124,13 +131,18 @@ def run(arguments: tuple[str, ...], environment: dict[str, str]) -> None:
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
-def trace_rows(traced: dict[str, set[Function]]) -> list[tuple[str, str, str]]:
-    every = traced["main"] | traced["other"]
-    return [
-        (name, str(len({file for file, _, _ in functions})), str(len(functions)))
-        for name, functions in (("main process", traced["main"]), ("all processes", every))
-    ]
+def measure_way(calls: list[Call]) -> dict[str, int]:
+    """Return how many functions and files calls are of, and how often the file changes."""
+    changes, last = 0, dict[str, str]()
+    for process, file, _ in calls:
+        changes += last.get(process) != file
+        last[process] = file
+    return {
+        "functions on one film's way": len({(file, line) for _, file, line in calls}),
+        "files on one film's way": len({file for _, file, _ in calls}),
+        "changes of file on one film's way": changes,
+    }
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -60,13 +60,7 @@ PARTS = {
         f"{LARGE} --parts --distinct 24 --syntax plain jpeg2000",
     ],
     "sizes": [
-        "lab/code_size.py src/kneematch",
-        *(f"lab/code_size.py {folder} --no-trace" for folder in ("src/kneephantoms", "lab")),
-        *(f"lab/code_size.py {folder} --no-trace" for folder in ("scripts", "tests")),
-        *(
-            f"lab/code_size.py OLD/{folder} --no-trace"
-            for folder in ("src/kneematch", "lab", "scripts", "tests")
-        ),
+        "lab/code_size.py",
         "ls -l src/kneematch/models",
     ],
     "reliability": [

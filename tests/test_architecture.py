@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 # A room imports only rooms above it, or itself; those in one line may not import each other.
 ORDER = (
     ("errors", "progress"),
-    ("connections", "devices", "parallel", "rare_collection", "settings"),
+    ("connections", "devices", "parallel", "settings"),
     ("sampling",),
     ("paper",),
     ("films",),

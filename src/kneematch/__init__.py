@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kneematch.errors import KneematchError
-    from kneematch.evaluation.config import EvaluateConfig
+    from kneematch.evaluation import EvaluateConfig
     from kneematch.evaluation.longitudinal import compare_runs as compare
     from kneematch.evaluation.run import evaluate
     from kneematch.films.radiograph import Radiograph
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kneematch.run.apply import apply_review as apply
     from kneematch.run.config import DetectConfig
     from kneematch.run.pipeline import DetectResult, detect_folder
-    from kneematch.training.config import TrainConfig
+    from kneematch.training import TrainConfig
     from kneematch.training.trainer import train
     from kneephantoms import SynthConfig
     from kneephantoms import synthesize as synth
@@ -25,11 +25,11 @@ _HOME = {
     "DetectResult": "kneematch.run.pipeline",
     "Detection": "kneematch.knee.detection",
     "Detector": "kneematch.knee.detector",
-    "EvaluateConfig": "kneematch.evaluation.config",
+    "EvaluateConfig": "kneematch.evaluation",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.films.radiograph",
     "SynthConfig": "kneephantoms",
-    "TrainConfig": "kneematch.training.config",
+    "TrainConfig": "kneematch.training",
     "apply": "kneematch.run.apply:apply_review",
     "compare": "kneematch.evaluation.longitudinal:compare_runs",
     "detect_folder": "kneematch.run.pipeline",

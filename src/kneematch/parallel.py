@@ -369,7 +369,7 @@ def start_early(*preload: str) -> None:
     if sys.platform == "linux":
         from multiprocessing.forkserver import ensure_running
 
-        _context("kneematch.rare_collection", *preload)
+        _context(*preload)
         with _starting():
             ensure_running()
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import EvaluateConfig
+from kneematch.evaluation import EvaluateConfig
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 import kneematch
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import EvaluateConfig
+from kneematch.evaluation import EvaluateConfig
 from kneematch.evaluation.run import (
     EvaluateResult,
     detect_config,

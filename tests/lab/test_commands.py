@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import code_size
 from kneematch.cli.main import app
 from kneematch.knee.measure import widths_at
 from kneematch.paper.network import PoseNetwork
@@ -110,9 +111,15 @@ def test_outlines_of_mask_are_its_borders_bridged_where_columns_are_empty() -> N
     assert outlines_of_mask(mask).width_px == 100
 
 
-def test_code_size_counts_lines_and_files() -> None:
-    printed = checked("code_size.py", LAB, "--no-trace")
-    assert f"| files | {len(list(LAB.rglob('*.py')))} |" in printed
+def test_code_size_counts_functions_files_and_changes_of_file_in_each_process() -> None:
+    calls = [("1", "a", "1"), ("1", "b", "5"), ("2", "b", "5"), ("1", "b", "5"), ("1", "a", "9")]
+    assert list(code_size.measure_way(calls).values()) == [3, 2, 4]
+
+
+def test_code_size_names_what_is_too_large() -> None:
+    sizes = dict(code_size.LIMITS)
+    assert code_size.exceeded(sizes) == []
+    assert code_size.exceeded(sizes | {"commands": sizes["commands"] + 1}) == ["commands"]
 
 
 def test_soak_sends_films_to_a_node() -> None:

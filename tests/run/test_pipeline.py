@@ -497,7 +497,7 @@ def test_detect_folder_refuses_results_without_a_database(named: list[str], out:
 def test_detect_folder_checks_the_size_of_crops_before_films_are_searched(
     named: list[str], out: Path
 ) -> None:
-    with pytest.raises(SettingsError, match="The mm of crops must be more than 0"):
+    with pytest.raises(SettingsError, match="of crops must be more than 0"):
         detect_folder(named, out, replace(CONFIG, crops=True, crop_mm=-1.0))
     assert not out.exists()
 

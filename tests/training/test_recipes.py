@@ -13,8 +13,7 @@ from kneematch.models.two_stage import NARROW_JITTER, PoseJitter, corner_distanc
 from kneematch.paper.algorithm1 import Hyperparameters, PhaseData
 from kneematch.paper.network import PoseNetwork
 from kneematch.paper.pose import relative_pose, vector_from_pose
-from kneematch.training import recipes
-from kneematch.training.config import TrainConfig
+from kneematch.training import TrainConfig, recipes
 from kneematch.training.recipes import (
     Task,
     activation_ranges,

@@ -1,6 +1,7 @@
 """The command line: its commands, and how their errors are shown."""
 
 import atexit
+import gc
 import os
 import sys
 import threading
@@ -12,9 +13,8 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from kneematch.cli.films import info, synth
 from kneematch.cli.models import evaluate, export_onnx, train
-from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare, detect, use_settings_file
-from kneematch.cli.serve import serve
+from kneematch.cli.servers import annotate, review, serve
 from kneematch.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -73,8 +73,7 @@ app.register_install_completion_command()
 
 def run(program: App = app) -> NoReturn:
     """Run a command as a program."""
-    import kneematch.rare_collection  # noqa: F401 - not where the program is a library
-
+    gc.set_threshold(100_000, 50, 50)  # imports make a million objects that stay
     code = INTERRUPTED
     with suppress(KeyboardInterrupt), stop_on_signals():
         code = main(program=program)

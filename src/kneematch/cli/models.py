@@ -16,10 +16,10 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
 )
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import RUNS, EvaluateConfig
+from kneematch.evaluation import RUNS, EvaluateConfig
 from kneematch.films.files import writing
 from kneematch.settings import Films, Force, ModelFile, Out, option_name
-from kneematch.training.config import TrainConfig
+from kneematch.training import TrainConfig
 
 MOST_REASONS: Final = 10
 

@@ -21,8 +21,7 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
 )
 from kneematch.errors import SettingsError
-from kneematch.films.files import read_text, writing
-from kneematch.films.run_folder import DETECTIONS, FAILURES, REPORT, RUN_DATABASE
+from kneematch.films.files import DETECTIONS, FAILURES, REPORT, RUN_DATABASE, read_text, writing
 from kneematch.run.config import DetectConfig
 from kneematch.settings import INPUT, Films, Force, Out, Workers
 

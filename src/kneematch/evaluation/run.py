@@ -14,7 +14,7 @@ import torch
 from kneematch import __version__
 from kneematch.devices import resolve_device
 from kneematch.errors import FilmError, SettingsError, TemplateError
-from kneematch.evaluation.config import GRID, RUNS, EvaluateConfig
+from kneematch.evaluation import GRID, RUNS, EvaluateConfig
 from kneematch.evaluation.labels import Labels, load_labels
 from kneematch.evaluation.scores import (
     MethodRun,

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import bootstrap, sem
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import GRID
+from kneematch.evaluation import GRID
 from kneematch.evaluation.labels import LabelledKnee, Labels
 from kneematch.films.annotation import PLATEAU_MARGINS, find_plateau_margins
 from kneematch.films.csv_text import Cell

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
-from kneematch.films.files import READERS, read_text_bytes
+from kneematch.films.files import FOLDERS, READERS, holds_run, read_text_bytes
 from kneematch.films.radiograph import silent
 from kneematch.films.read import is_dicom, read_header
-from kneematch.films.run_folder import FOLDERS, holds_run
 from kneematch.settings import check_type
 
 logger = logging.getLogger("kneematch")

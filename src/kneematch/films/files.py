@@ -25,11 +25,24 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
 MOST_TEXT_MB: Final = 256
+# Names in the output folder of `kneematch detect`
+RUN_DATABASE: Final = "run.sqlite"
+THUMBNAILS: Final = "thumbnails.sqlite"
+DETECTIONS, FAILURES = "detections.csv", "failures.csv"
+RUN, REPORT = "run.json", "report.html"
+OVERLAYS, CROPS, DICOM = "overlays", "crops", "dicom-objects"
+# Folders of files made from films; runs of version 0.3 may have the last one.
+FOLDERS: Final = (OVERLAYS, CROPS, DICOM, "landmarks")
 # What broken JSON raises where it is read, also by thousands of brackets and hundreds of digits.
 BROKEN: Final = (
     *(ValueError, LookupError, TypeError, AttributeError),
     *(RecursionError, OverflowError),
 )
+
+
+def holds_run(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder holds the results of a run."""
+    return Path(folder, RUN_DATABASE).is_file()
 
 
 @contextmanager

@@ -33,10 +33,8 @@ class CropSize:
     def __post_init__(self) -> None:
         for item in fields(self):
             check_type(item.name, getattr(self, item.name), item.type)
-        for name in ("mm", "spacing_mm"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise SettingsError(f"The {name} of crops must be more than 0, not {value}.")
+        if not (self.mm > 0 and self.spacing_mm > 0):
+            raise SettingsError("The size and the pixel spacing of crops must be more than 0.")
         side = self.mm / self.spacing_mm
         if side > MOST_PX:
             raise SettingsError(

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import content_hash, file_versions, remove_leftovers
-from kneematch.films.run_folder import FOLDERS
+from kneematch.films.files import FOLDERS, content_hash, file_versions, remove_leftovers
 from kneematch.knee.decision import apply_decisions
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress

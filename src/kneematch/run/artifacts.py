@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from PIL import Image
 
-from kneematch.films.files import make_folder
+from kneematch.films.files import CROPS, DICOM, OVERLAYS, make_folder
 from kneematch.films.pictures import save_picture, write_png16
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import is_dicom, to_film_error
-from kneematch.films.run_folder import CROPS, DICOM, OVERLAYS
 from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
 from kneematch.knee.detection import FILE_ENDINGS, file_endings
 from kneematch.knee.overlay import draw_detections
@@ -80,7 +79,7 @@ def crop_names(film: FilmRecord) -> dict[str, str]:
 
 def possible_files(kind: str, name: str) -> set[str]:
     """Return the names of all files of a kind that a film may have."""
-    return {f"{name}{ending}" for ending in ENDINGS[kind]}
+    return {f"{name}{ending}" for ending in ENDINGS.get(kind, ())}
 
 
 def make_files(

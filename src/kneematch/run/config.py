@@ -91,13 +91,9 @@ class DetectConfig:
     """Draw the areas on a picture of every film with knees."""
     crops: Annotated[bool, Parameter(group=OUTPUT)] = False
     """Cut every knee out, upright, as a 16-bit PNG."""
-    crop_mm: Annotated[float | None, Parameter(group=OUTPUT, metavar="MM", show_default="140")] = (
-        None
-    )
+    crop_mm: Annotated[float, Parameter(group=OUTPUT, metavar="MM")] = 140.0
     """Side length of crops, in mm."""
-    crop_spacing: Annotated[
-        float | None, Parameter(group=OUTPUT, metavar="MM", show_default="0.3")
-    ] = None
+    crop_spacing: Annotated[float, Parameter(group=OUTPUT, metavar="MM")] = 0.3
     """Pixel spacing of crops, in mm."""
     mirror: Annotated[bool, Parameter(group=OUTPUT)] = False
     """Mirror crops of knees on the image's left, so that all knees look alike."""
@@ -115,9 +111,10 @@ class DetectConfig:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         check_settings(self)
-        for name, needed in NEEDED.items():
-            if getattr(self, name) and not getattr(self, needed):
-                raise SettingsError(f"{option_name(name)} needs {option_name(needed)}.")
+        for item in fields(self):
+            needed, value = NEEDED.get(item.name), getattr(self, item.name)
+            if needed and value != item.default and not getattr(self, needed):
+                raise SettingsError(f"{option_name(item.name)} needs {option_name(needed)}.")
         if self.model is not None and len(self.template) > 1:
             raise SettingsError("--model was trained for one --template; name that one only.")
         if self.side_from_name is not None:
@@ -163,12 +160,10 @@ class DetectConfig:
         return [kind for kind in DICOM_OBJECTS if kind in kinds]
 
     def crop_size(self) -> "CropSize":
-        """Return the size of crops; what is not given is CropSize's default."""
+        """Return the size of crops."""
         from kneematch.knee.crop import CropSize
 
-        given = {"mm": self.crop_mm, "spacing_mm": self.crop_spacing}
-        sizes = {name: value for name, value in given.items() if value is not None}
-        return CropSize(**sizes, mirror=self.mirror)
+        return CropSize(self.crop_mm, self.crop_spacing, self.mirror)
 
     def fingerprint(self, method: str, device: str, hashes: Mapping[str, str]) -> Fingerprint:
         """Return what rows depend on, given method and device as chosen and hashes of files."""
@@ -226,7 +221,7 @@ def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
         SettingsError, TypeError, ValueError: a value makes no sense.
     """
     known = {item.name for item in fields(DetectConfig)}
-    given = {name: value for name, value in settings.items() if name in known}
+    given = {k: value for k, value in settings.items() if k in known and value is not None}
     if "export" in given:
         given["export"] = tuple(kind for kind in given["export"] if kind in EXPORTS)
     return DetectConfig(**given)

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import FileVersion
-from kneematch.films.run_folder import DETECTIONS, FOLDERS, RUN_DATABASE, THUMBNAILS
+from kneematch.films.files import DETECTIONS, FOLDERS, RUN_DATABASE, THUMBNAILS, FileVersion
 from kneematch.knee.decision import Decision
 from kneematch.knee.detection import CORRECTED, REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from kneematch.errors import SettingsError
 from kneematch.films.discovery import select_films
 from kneematch.films.files import (
+    FOLDERS,
+    RUN_DATABASE,
+    THUMBNAILS,
     FileVersion,
     file_versions,
     make_out_folder,
     remove_leftovers,
 )
 from kneematch.films.read import is_uncompressed
-from kneematch.films.run_folder import FOLDERS, RUN_DATABASE, THUMBNAILS
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint

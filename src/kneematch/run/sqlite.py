@@ -10,8 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import BROKEN, FILE_MODE
-from kneematch.films.run_folder import THUMBNAILS
+from kneematch.films.files import BROKEN, FILE_MODE, THUMBNAILS
 
 BUSY_S: Final = 1.0  # time to wait for another process
 # ERROR means tables, columns or a file format that kneematch does not make.

@@ -18,9 +18,9 @@ from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.films.dicom import CODESTREAM_SYNTAXES, header_value
+from kneematch.films.files import DICOM
 from kneematch.films.radiograph import silent
 from kneematch.films.read import read_header
-from kneematch.films.run_folder import DICOM
 from kneematch.parallel import ChildProcess, WorkerDied, usable_cores
 from kneematch.run.config import DetectConfig
 from kneematch.run.film_record import FAILED, FILES, UNREADABLE, FilmRecord

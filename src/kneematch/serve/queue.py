@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import FILE_MODE, make_out_folder, write_file
-from kneematch.films.run_folder import DICOM
+from kneematch.films.files import DICOM, FILE_MODE, make_out_folder, write_file
 
 MOST_WAITING: Final = 1000  # films; senders of more are told to try again later
 LEAST_FREE: Final = 1 << 30  # bytes of disk that must be free to accept a film

@@ -29,7 +29,7 @@ from kneematch.search.landmark_matching import (
     cut_patches,
     find_landmarks,
 )
-from kneematch.training.config import MODEL_SUFFIX
+from kneematch.training import MODEL_SUFFIX
 
 PRIOR_FILMS: Final = 10  # weight of the covariance before learning
 ROUNDS: Final = 2

@@ -45,7 +45,7 @@ from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template
 from kneematch.search.gauss_newton import refine_anchored
 from kneematch.search.robust_energy import robust_problem
-from kneematch.training.config import TrainConfig
+from kneematch.training import TrainConfig
 from kneematch.training.dataset import Films
 
 RANGED_FILMS: Final = 24  # on which the ranges of activations are measured

@@ -36,7 +36,7 @@ from kneematch.paper.algorithm2 import PHASES, Networks
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.settings import as_path, check_type
-from kneematch.training.config import MODEL_SUFFIX, TrainConfig
+from kneematch.training import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import Films, prepare_films
 from kneematch.training.recipes import (
     Task,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detections import make_detection, make_record
-from kneematch.films.run_folder import DETECTIONS
+from kneematch.films.files import DETECTIONS
 from kneematch.knee.crop import CropSize
 from kneematch.knee.detection import Detection
 from kneematch.run.outputs.tables import (

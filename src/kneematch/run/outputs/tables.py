@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from kneematch.films.csv_text import Cell, write_csv
-from kneematch.films.files import atomic_write
-from kneematch.films.run_folder import CROPS
+from kneematch.films.files import CROPS, atomic_write
 from kneematch.knee.crop import CropSize, assumed_spacing, place
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.run.artifacts import crop_names

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, Final
 
 from kneematch.films.csv_text import Cell
-from kneematch.films.run_folder import DETECTIONS, DICOM, FAILURES, REPORT, RUN
+from kneematch.films.files import DETECTIONS, DICOM, FAILURES, REPORT, RUN
 from kneematch.knee.detection import DECISIONS
 from kneematch.progress import Progress
 from kneematch.run.config import DetectConfig

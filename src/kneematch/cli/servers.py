@@ -1,8 +1,9 @@
-"""`kneematch annotate` and `kneematch review`: pages that are served until Ctrl-C."""
+"""`kneematch annotate`, `review` and `serve`: servers that run until Ctrl-C."""
 
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from cyclopts.validators import Number
 
 from kneematch.cli.terminal import FinishedRun, Root, print_error
 from kneematch.errors import SettingsError, check_extra
+from kneematch.films.files import writing
+from kneematch.serve.config import ServeConfig
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -76,6 +79,22 @@ def review(
     from kneematch.web.review import ReviewSession, review_app
 
     _show(lambda: review_app(ReviewSession(run, root, reader)), port, browser=not no_browser)
+
+
+def serve(folder: Path, /, *, settings: ServeConfig = ServeConfig()) -> None:
+    """Receive films by DICOM and HTTP, and send what is found on them to other systems.
+
+    Parameters
+    ----------
+    folder
+        Folder of the queue, for the owner only.
+    """
+    packages = "pynetdicom", "requests", "fastapi", "uvicorn"
+    check_extra(f"The node needs {', '.join(packages)}", "serve", *packages)
+    from kneematch.serve import http
+
+    with writing(folder):
+        http.serve(settings, folder, partial(print, flush=True))
 
 
 def check_web() -> None:
