@@ -1,135 +1,17 @@
-"""Films to read, in DICOM files of any transfer syntax, and what to assert about them."""
+"""DICOM films in a folder of their own."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import imagecodecs
-import numpy as np
 import pytest
-from pydicom import Dataset
-from pydicom.dataset import FileMetaDataset
-from pydicom.encaps import encapsulate
-from pydicom.uid import (
-    UID,
-    DigitalXRayImageStorageForPresentation,
-    ExplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    RLELossless,
-)
 
-from kneematch.errors import LONGEST, SHOWN_START, FilmError
-from kneematch.films.read import read
-
-
-@pytest.fixture(scope="session")
-def gradient() -> Callable[..., np.ndarray]:
-    def make(bits: int = 12, height: int = 60, width: int = 81) -> np.ndarray:
-        """Both ends of the range and, row by row, something smooth between them."""
-        values = np.linspace(0, 2**bits - 1, height * width).reshape(height, width)
-        return np.rint(values).astype(np.uint8 if bits <= 8 else np.uint16)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def in_unit_range() -> Callable[[np.ndarray], np.ndarray]:
-    def scale(stored: np.ndarray) -> np.ndarray:
-        stored = stored.astype(np.float64)
-        return (stored - stored.min()) / (stored.max() - stored.min())
-
-    return scale
-
-
-@pytest.fixture(scope="session")
-def encode() -> Callable[[np.ndarray, int, UID], bytes]:
-    def frame(stored: np.ndarray, bits: int, syntax: UID) -> bytes:
-        """One losslessly compressed frame."""
-        if syntax == JPEGLSLossless:  # knows no signs
-            return bytes(imagecodecs.jpegls_encode(stored.view(f"u{stored.itemsize}")))
-        if syntax == JPEG2000Lossless:
-            return bytes(imagecodecs.jpeg2k_encode(stored, bitspersample=bits, codecformat="J2K"))
-        assert syntax == JPEGLosslessSV1
-        return bytes(imagecodecs.jpeg8_encode(stored, lossless=True, bitspersample=bits))
-
-    return frame
+import dicom_films
 
 
 @pytest.fixture
-def save_film(
-    tmp_path: Path, encode: Callable[[np.ndarray, int, UID], bytes]
-) -> Callable[..., Path]:
-    def save(
-        stored: np.ndarray,
-        bits: int = 12,
-        syntax: UID = ExplicitVRLittleEndian,
-        *,
-        frame: bytes | None = None,
-        name: str = "film.dcm",
-        drop: tuple[str, ...] = (),
-        **header: Any,
-    ) -> Path:
-        """Write a film with these stored values, (H, W) or (H, W, 3); `frame` replaces them."""
-        dataset = Dataset()
-        dataset.file_meta = FileMetaDataset()
-        dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        dataset.SOPClassUID = DigitalXRayImageStorageForPresentation
-        dataset.SOPInstanceUID = "1.2.3.4"
-        dataset.PatientName = "Doe^Jane"
-        dataset.PatientID = "4711"
-        dataset.SamplesPerPixel = 1 if stored.ndim == 2 else 3
-        dataset.PhotometricInterpretation = "MONOCHROME2" if stored.ndim == 2 else "RGB"
-        if stored.ndim == 3:
-            dataset.PlanarConfiguration = 0
-        dataset.Rows, dataset.Columns = stored.shape[:2]
-        dataset.BitsAllocated = 8 * stored.itemsize
-        dataset.BitsStored = bits
-        dataset.HighBit = bits - 1
-        dataset.PixelRepresentation = int(stored.dtype.kind == "i")
-        data = stored.tobytes()
-        data += b"\0" * (len(data) % 2)
-        dataset.add_new("PixelData", "OB" if stored.itemsize == 1 else "OW", data)
-        if syntax == RLELossless:
-            dataset.compress(syntax, encoding_plugin="pydicom")
-        elif syntax.is_encapsulated:
-            dataset.PixelData = encapsulate([frame or encode(stored, bits, syntax)])
-        for keyword, value in header.items():
-            setattr(dataset, keyword, value)
-        for keyword in drop:
-            del dataset[keyword]
-        dataset.file_meta.TransferSyntaxUID = syntax
-        dataset.save_as(tmp_path / name, enforce_file_format=True)
-        return tmp_path / name
+def save_film(tmp_path: Path) -> Callable[..., Path]:
+    def save(*stored: Any, name: str = "film.dcm", **header: Any) -> Path:
+        return dicom_films.save_film(tmp_path / name, *stored, **header)
 
     return save
-
-
-@pytest.fixture(scope="session")
-def assert_reads(in_unit_range: Callable[[np.ndarray], np.ndarray]) -> Callable[..., None]:
-    def check(path: Path, stored: np.ndarray, within: float = 1e-7) -> None:
-        """Assert that a film is read as these values, mapped to [0, 1]."""
-        pixels = read(path).pixels
-        assert pixels.dtype == np.float32
-        assert pixels.flags.c_contiguous
-        np.testing.assert_allclose(pixels, in_unit_range(stored), rtol=0, atol=within)
-        assert pixels.min() == 0
-        assert pixels.max() == 1
-
-    return check
-
-
-@pytest.fixture(scope="session")
-def assert_refused() -> Callable[..., None]:
-    def check(path: Path, kind: type[FilmError], found: str) -> None:
-        with pytest.raises(kind, match=found) as caught:
-            read(path)
-        message = str(caught.value)
-        assert message.startswith(f"{path}: "[:SHOWN_START])
-        assert len(message) <= LONGEST
-        assert "\n" not in message
-        cause = caught.value.__cause__
-        assert cause is None or isinstance(cause, OSError | ValueError)
-
-    return check

@@ -30,15 +30,13 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from dicom_films import assert_reads, assert_refused, encode, gradient
 from kneematch.errors import FilmError, MissingDecoder, NotAnImage
 from kneematch.films.read import read, read_isolated
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 
-Gradient = Callable[..., np.ndarray]
 Save = Callable[..., Path]
-Encode = Callable[[np.ndarray, int, UID], bytes]
-Check = Callable[..., None]
 
 
 UNCOMPRESSED = ImplicitVRLittleEndian, ExplicitVRLittleEndian
@@ -46,9 +44,7 @@ LOSSLESS = RLELossless, JPEGLSLossless, JPEG2000Lossless, JPEGLosslessSV1
 
 
 @pytest.mark.parametrize("syntax", [*UNCOMPRESSED, *LOSSLESS], ids=lambda syntax: syntax.name)
-def test_read_is_exact_for_uncompressed_and_lossless_films(
-    gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID
-) -> None:
+def test_read_is_exact_for_uncompressed_and_lossless_films(save_film: Save, syntax: UID) -> None:
     for bits in (8, 10, 12, 14, 16):
         stored = gradient(bits)
         assert_reads(save_film(stored, bits, syntax), stored)
@@ -79,7 +75,7 @@ def test_read_isolated_reduces_jpeg_2000_to_copies_with_the_same_first_pixel(
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, JPEGLosslessSV1, JPEG2000Lossless])
 @pytest.mark.parametrize("also_whole", [False, True])
 def test_read_isolated_reduces_other_films_to_means_of_their_pixels(
-    gradient: Gradient, save_film: Save, syntax: UID, also_whole: bool
+    save_film: Save, syntax: UID, also_whole: bool
 ) -> None:
     stored = gradient(12, 1001, 1203)
     stored[:100] = 5
@@ -96,15 +92,13 @@ def test_read_isolated_reduces_other_films_to_means_of_their_pixels(
     assert film.pixels[:50].max() == 0
 
 
-def test_read_isolated_does_not_reduce_small_films(gradient: Gradient, save_film: Save) -> None:
+def test_read_isolated_does_not_reduce_small_films(save_film: Save) -> None:
     path = save_film(gradient(12, 959, 1000), 12, JPEG2000Lossless)
     assert read_isolated(path, reduced=True).copy_of is None
 
 
 @pytest.mark.parametrize("bits", [8, 12])
-def test_read_is_close_for_lossy_films(
-    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
-) -> None:
+def test_read_is_close_for_lossy_films(save_film: Save, bits: int) -> None:
     stored = gradient(bits)
     j2k = {"bitspersample": bits, "reversible": False, "codecformat": "J2K"}
     frames = {
@@ -119,16 +113,12 @@ def test_read_is_close_for_lossy_films(
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_read_is_exact_for_htj2k(
-    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
-) -> None:
+def test_read_is_exact_for_htj2k(save_film: Save, bits: int) -> None:
     frame = imagecodecs.htj2k_encode(gradient(bits))
     assert_reads(save_film(gradient(bits), bits, HTJ2KLossless, frame=frame), gradient(bits))
 
 
-def test_read_keeps_the_order_of_signed_values(
-    gradient: Gradient, save_film: Save, encode: Encode, assert_reads: Check
-) -> None:
+def test_read_keeps_the_order_of_signed_values(save_film: Save) -> None:
     plain = product([ExplicitVRLittleEndian], (8, 9, 16))
     for syntax, bits in [*plain, *product(LOSSLESS[:3], [12])]:
         stored = gradient(bits).astype(np.int32) - 2 ** (bits - 1)
@@ -140,9 +130,7 @@ def test_read_keeps_the_order_of_signed_values(
         assert_reads(save_film(stored, 12, syntax, frame=frame), gradient())
 
 
-def test_read_drops_bits_above_the_stored_ones(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
+def test_read_drops_bits_above_the_stored_ones(save_film: Save) -> None:
     for kind, lowest in [(np.uint16, 0), (np.int16, -2048)]:
         overlaid = (gradient().astype(np.int32) + lowest).astype(kind)
         overlaid.view(np.uint16)[::2] |= 0x8000
@@ -151,9 +139,7 @@ def test_read_drops_bits_above_the_stored_ones(
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_read_reads_grey_stored_as_rgb(
-    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
-) -> None:
+def test_read_reads_grey_stored_as_rgb(save_film: Save, bits: int) -> None:
     stored = np.repeat(gradient(bits)[..., None], 3, axis=2)
     expected = gradient(bits)
     assert_reads(save_film(stored, bits), expected)
@@ -170,7 +156,7 @@ def test_read_reads_grey_stored_as_rgb(
         assert_reads(path, expected)
 
 
-def test_read_converts_ybr_once(gradient: Gradient, save_film: Save, assert_reads: Check) -> None:
+def test_read_converts_ybr_once(save_film: Save) -> None:
     grey = np.repeat(gradient(8)[..., None], 3, axis=2)
     expected = gradient(8)
     ybr = convert_color_space(grey, "RGB", "YBR_FULL")
@@ -198,9 +184,7 @@ def test_read_reads_12_bit_jpeg() -> None:
 
 
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, *LOSSLESS])
-def test_read_never_takes_a_cut_file_for_whole(
-    gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check, syntax: UID
-) -> None:
+def test_read_never_takes_a_cut_file_for_whole(save_film: Save, syntax: UID) -> None:
     path = save_film(gradient(), 12, syntax)
     whole = path.read_bytes()
     for length in np.linspace(140, len(whole) - 16, 25).astype(int):
@@ -216,9 +200,7 @@ def test_read_never_takes_a_cut_file_for_whole(
         assert_refused(path, NotAnImage, "cut off")
 
 
-def test_read_survives_jpeg_lossless_with_one_wrong_byte(
-    gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check
-) -> None:
+def test_read_survives_jpeg_lossless_with_one_wrong_byte(save_film: Save) -> None:
     frame = encode(gradient(), 12, JPEGLosslessSV1)
     for segment, offset, value in [
         (b"\xff\xc3", 4, 126),  # the precision: a segmentation fault in other decoders
@@ -230,9 +212,7 @@ def test_read_survives_jpeg_lossless_with_one_wrong_byte(
         assert_refused(path, NotAnImage, "cannot be decoded")
 
 
-def test_read_does_not_wait_for_the_end_of_a_jp2_box(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
+def test_read_does_not_wait_for_the_end_of_a_jp2_box(save_film: Save) -> None:
     stored = gradient(12)
     frame = bytearray(imagecodecs.jpeg2k_encode(stored, bitspersample=12, codecformat="JP2"))
     box = frame.index(b"ftyp") - 4
@@ -241,9 +221,7 @@ def test_read_does_not_wait_for_the_end_of_a_jp2_box(
     assert_reads(path, stored)
 
 
-def test_read_refuses_a_codestream_of_another_size_than_its_header(
-    gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check
-) -> None:
+def test_read_refuses_a_codestream_of_another_size_than_its_header(save_film: Save) -> None:
     for form, at, value, message in [
         (">2I", 8, (60000, 60000), "60000 x 60000 x 1 samples, but the header disagrees"),
         (">H", 40, (16000,), "60 x 81 x 16000 samples"),
@@ -257,9 +235,7 @@ def test_read_refuses_a_codestream_of_another_size_than_its_header(
         assert_refused(path, NotAnImage, "unknown kind")
 
 
-def test_read_refuses_pixels_that_it_cannot_decode(
-    gradient: Gradient, save_film: Save, assert_refused: Check
-) -> None:
+def test_read_refuses_pixels_that_it_cannot_decode(save_film: Save) -> None:
     path = save_film(gradient(), 12, MPEG2MPML, frame=b"\0\0\1\xb3" + bytes(100))
     assert_refused(path, MissingDecoder, "MPEG2")
     path = save_film(gradient(), 12, DeflatedExplicitVRLittleEndian)

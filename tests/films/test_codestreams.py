@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit
 
+from dicom_films import assert_refused
 from kneematch.errors import NotAnImage, NotARadiograph
 from kneematch.films.codestreams import MAX_SCANS, structure_bytes
 from kneematch.films.read import read
 
 Save = Callable[..., Path]
-Check = Callable[..., None]
 TOO_MUCH = "takes a lot of memory or time"
 COD = b"\xff\x52"
 
@@ -99,9 +99,7 @@ def test_structure_bytes_ends_where_a_tile_part_leads_back_to_its_own_header() -
 
 
 @pytest.mark.parametrize("style", [{"precinct": 1}, {"block": 0}])
-def test_read_refuses_jpeg_2000_of_tiny_parts(
-    save_film: Save, assert_refused: Check, style: dict[str, int]
-) -> None:
+def test_read_refuses_jpeg_2000_of_tiny_parts(save_film: Save, style: dict[str, int]) -> None:
     frame = with_style(jpeg_2000(3000), **style)
     stored = np.zeros((3000, 3000), np.uint8)
     path = save_film(stored, 8, JPEG2000Lossless, frame=frame)
@@ -122,9 +120,7 @@ def progressive(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_read_refuses_a_jpeg_of_thousands_of_scans(
-    tmp_path: Path, save_film: Save, assert_refused: Check
-) -> None:
+def test_read_refuses_a_jpeg_of_thousands_of_scans(tmp_path: Path, save_film: Save) -> None:
     path = tmp_path / "film.jpg"
     jpeg = progressive(path)
     assert read(path).size == (60, 80)
@@ -135,9 +131,7 @@ def test_read_refuses_a_jpeg_of_thousands_of_scans(
     assert_refused(film, NotAnImage, TOO_MUCH)
 
 
-def test_read_refuses_a_tile_much_larger_than_its_picture(
-    tmp_path: Path, assert_refused: Check
-) -> None:
+def test_read_refuses_a_tile_much_larger_than_its_picture(tmp_path: Path) -> None:
     entries = {256: 64, 257: 64, 258: 8, 259: 8, 262: 1, 277: 1, 322: 20000, 323: 20000}
     entries |= {324: 8, 325: 100}
     directory = struct.pack("<H", len(entries))

@@ -1,5 +1,6 @@
 """What is no film, or made to exhaust a reader, is refused in one line that says what is wrong."""
 
+import io
 import os
 import struct
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from PIL import Image
 from pydicom.uid import ExplicitVRLittleEndian
 
+from dicom_films import assert_reads, assert_refused, gradient
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
 from kneematch.films.pictures import write_png16
 from kneematch.films.radiograph import MAX_BYTES
@@ -29,9 +31,7 @@ from kneematch.films.read import (
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 GRADIENT = np.linspace(0, 1, 60 * 80, dtype=np.float32).reshape(60, 80)
 
-Gradient = Callable[..., np.ndarray]
 Save = Callable[..., Path]
-Check = Callable[..., None]
 
 
 @pytest.mark.parametrize("first", range(8))
@@ -53,7 +53,7 @@ def run(code: str, path: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
-def test_read_refuses_what_is_no_readable_file(tmp_path: Path, assert_refused: Check) -> None:
+def test_read_refuses_what_is_no_readable_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert_refused(tmp_path / "pipe", Unreadable, "not a regular file")
     assert_refused(tmp_path, Unreadable, "a folder")
@@ -64,9 +64,11 @@ def test_read_refuses_what_is_no_readable_file(tmp_path: Path, assert_refused: C
     assert_refused(tmp_path / "film.dcm", NotAnImage, "empty")
     for name in ("a\0b.dcm", "a\ud800.dcm", "a" * 5000):
         assert_refused(tmp_path / name, Unreadable, "name|long")
+    os.truncate(tmp_path / "film.dcm", MAX_BYTES + 1)  # a hole, no real bytes
+    assert_refused(tmp_path / "film.dcm", NotARadiograph, f"{MAX_BYTES + 1} bytes")
 
 
-def test_read_refuses_a_file_without_permission(gradient: Gradient, save_film: Save) -> None:
+def test_read_refuses_a_file_without_permission(save_film: Save) -> None:
     path = save_film(gradient())
     path.chmod(0)
     code = (
@@ -92,7 +94,7 @@ def test_read_says_that_memory_ran_out(tmp_path: Path) -> None:
     assert f"Unreadable: {path}: There is not enough memory" in run(code, path)
 
 
-def test_read_refuses_unknown_content(tmp_path: Path, assert_refused: Check) -> None:
+def test_read_refuses_unknown_content(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     for content in (b"x", b"film,side\n1,left\n" * 20, bytes(range(256)) * 9, b"GIF89a" + bytes(9)):
         path.write_bytes(content)
@@ -116,13 +118,11 @@ def test_read_refuses_unknown_content(tmp_path: Path, assert_refused: Check) -> 
         ({"drop": ("PixelData",), "SOPClassUID": "1.2.3.4711"}, r"no pixels \(unknown class\)"),
     ],
 )
-def test_read_refuses_headers_of_no_film(
-    gradient: Gradient, save_film: Save, assert_refused: Check, header: Any, message: str
-) -> None:
+def test_read_refuses_headers_of_no_film(save_film: Save, header: Any, message: str) -> None:
     assert_refused(save_film(gradient(), **header), NotARadiograph, message)
 
 
-def test_read_refuses_pixels_of_no_film(save_film: Save, assert_refused: Check) -> None:
+def test_read_refuses_pixels_of_no_film(save_film: Save) -> None:
     flat = np.full((60, 80), 99, np.uint16)
     assert_refused(save_film(flat), NotARadiograph, "Every pixel has the value 99")
     assert_refused(save_film(flat, PixelPaddingValue=99), NotARadiograph, "Every pixel has")
@@ -139,26 +139,16 @@ def test_read_refuses_pixels_of_no_film(save_film: Save, assert_refused: Check) 
         assert_refused(SHIPPED / name, NotARadiograph, rf"no pixels \(.*{kind}")
 
 
-def test_read_refuses_files_of_absurd_size_before_reading(
-    gradient: Gradient, save_film: Save, assert_refused: Check
-) -> None:
-    path = save_film(gradient())
-    os.truncate(path, MAX_BYTES + 1)  # a hole, no real bytes
-    assert_refused(path, NotARadiograph, f"{MAX_BYTES + 1} bytes")
-
-
 @pytest.mark.parametrize("name", ["film.dcm", "film.png"])
 def test_read_of_spoilt_bytes_gives_a_film_or_a_film_error(
-    tmp_path: Path, gradient: Gradient, save_film: Save, name: str
+    tmp_path: Path, save_film: Save, name: str
 ) -> None:
-    path = tmp_path / name
+    path, rng, refused = tmp_path / name, np.random.default_rng(7), 0
     if name == "film.dcm":
         save_film(gradient())
     else:
         write_png16(path, GRADIENT)
     whole = path.read_bytes()
-    rng = np.random.default_rng(7)
-    refused = 0
     for _ in range(250):
         spoilt = bytearray(whole)
         for at in rng.integers(132 if name == "film.dcm" else 0, min(len(whole), 1500), 3):
@@ -171,21 +161,15 @@ def test_read_of_spoilt_bytes_gives_a_film_or_a_film_error(
     assert refused > 0
 
 
-def test_read_ignores_what_follows_the_pixels(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
+def test_read_ignores_what_follows_the_pixels(save_film: Save) -> None:
     path = save_film(gradient())
-    whole = path.read_bytes()
-    for tail in (bytes(10_000), b"\xff" * 1001, b"\xfc\xff\xfc\xffOB\0\0\xff\xff\xff\x7f"):
-        path.write_bytes(whole + tail)
-        assert_reads(path, gradient())
+    with path.open("ab") as file:
+        file.write(b"\xfc\xff\xfc\xffOB\0\0\xff\xff\xff\x7f")
+    assert_reads(path, gradient())
 
 
 def test_read_and_is_uncompressed_quote_no_header_in_a_warning(
-    gradient: Gradient,
-    save_film: Save,
-    recwarn: pytest.WarningsRecorder,
-    caplog: pytest.LogCaptureFixture,
+    save_film: Save, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save_film(gradient())
     syntax = ExplicitVRLittleEndian.encode()
@@ -212,18 +196,9 @@ def test_read_drops_what_pillow_logs_about_odd_tags(
     assert not caplog.records
 
 
-def test_as_radiograph_refuses_a_film_that_is_opened_as_text(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "film.png"
-    write_png16(path, GRADIENT)
-    with path.open("rb") as file:
-        assert as_radiograph(file).size == GRADIENT.shape
-    with (
-        path.open(encoding="utf-8") as file,
-        pytest.raises(SettingsError, match="must be opened in binary mode"),
-    ):
-        as_radiograph(file)
+def test_as_radiograph_refuses_a_film_that_is_opened_as_text() -> None:
+    with pytest.raises(SettingsError, match="must be opened in binary mode"):
+        as_radiograph(io.StringIO("text"))
 
 
 def test_as_radiograph_maps_arrays_of_any_range_to_the_unit_interval() -> None:
@@ -233,30 +208,18 @@ def test_as_radiograph_maps_arrays_of_any_range_to_the_unit_interval() -> None:
         np.testing.assert_allclose(film.pixels, levels / 11, atol=1e-6)
         assert film.pixels.flags.c_contiguous
         assert (film.mm_per_px, film.laterality, film.seen_from_front) == (0.2, "L", None)
-    arrays: list[Any] = [
-        np.zeros((4, 4, 3)),
-        np.zeros((4, 4, 2)),
-        np.zeros(5),
-        np.zeros((0, 4)),
-        np.array([["a", "b"]]),
-    ]
-    for array in [*arrays, np.zeros((4, 4)), np.full((4, 4), np.nan)]:
+    texts, odd = np.array([["a", "b"]]), [(4, 4, 3), (4, 4, 2), (5,), (0, 4), (4, 4)]
+    for array in (texts, np.full((4, 4), np.nan), *map(np.zeros, odd)):
         with pytest.raises(NotARadiograph):
             as_radiograph(array)
-    wrong: list[dict[str, Any]] = [
-        {"mm_per_px": 0.0},
-        {"mm_per_px": np.nan},
-        {"laterality": "left"},
-    ]
+    wrong: list[dict[str, Any]] = [{"mm_per_px": 0.0}, {"mm_per_px": np.nan}, {"laterality": "X"}]
     for each in wrong:
-        with pytest.raises(SettingsError, match="but must be"):
+        with pytest.raises(SettingsError, match="must be"):
             as_radiograph(GRADIENT, **each)
 
 
 @pytest.mark.parametrize("meta", [True, False])
-def test_radiograph_from_dataset_is_the_film_of_its_file(
-    gradient: Gradient, save_film: Save, meta: bool
-) -> None:
+def test_radiograph_from_dataset_is_the_film_of_its_file(save_film: Save, meta: bool) -> None:
     path = save_film(gradient(), ImagerPixelSpacing=[0.14] * 2, PatientOrientation=["L", "F"])
     dataset = pydicom.dcmread(path)
     if not meta:

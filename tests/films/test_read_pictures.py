@@ -2,25 +2,19 @@
 
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
+from dicom_films import assert_reads, assert_refused, gradient, in_unit_range
 from kneematch.errors import NotAnImage, NotARadiograph
 from kneematch.films.read import read
 
-Gradient = Callable[..., np.ndarray]
-Check = Callable[..., None]
-
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_read_picture_is_exact_where_nothing_is_lost(
-    tmp_path: Path, gradient: Gradient, assert_reads: Check, bits: int
-) -> None:
+def test_read_picture_is_exact_where_nothing_is_lost(tmp_path: Path, bits: int) -> None:
     path, stored = tmp_path / "film", gradient(bits)
     for compression in ("tiff_lzw", "packbits", None):
         Image.fromarray(stored).save(path, format="TIFF", compression=compression)
@@ -36,27 +30,14 @@ def test_read_picture_is_exact_where_nothing_is_lost(
     assert (film.mm_per_px, film.spacing_tag, film.laterality) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("kind", "bits", "options"),
-    [
-        ("BMP", 8, {}),
-        ("GIF", 8, {}),
-        ("WEBP", 8, {"lossless": True}),
-        ("JPEG2000", 8, {}),
-        ("JPEG2000", 16, {}),
-    ],
-)
-def test_read_picture_reads_other_formats(
-    tmp_path: Path, gradient: Gradient, assert_reads: Check, kind: str, bits: int, options: Any
+def test_read_picture_is_exact_for_other_formats_and_big_endian_and_float_tiffs(
+    tmp_path: Path,
 ) -> None:
-    path, stored = tmp_path / "film", gradient(bits)
-    Image.fromarray(stored).save(path, format=kind, **options)
-    assert_reads(path, stored)
-
-
-def test_read_picture_is_exact_for_big_endian_and_float_tiffs(
-    tmp_path: Path, gradient: Gradient, assert_reads: Check
-) -> None:
+    path = tmp_path / "film"
+    for kind, bits in (("BMP", 8), ("GIF", 8), ("WEBP", 8), ("JPEG2000", 8), ("JPEG2000", 16)):
+        options = {"lossless": True} if kind == "WEBP" else {}
+        Image.fromarray(gradient(bits)).save(path, format=kind, **options)
+        assert_reads(path, gradient(bits))
     path, stored = tmp_path / "film.tif", gradient(16)
     Image.frombytes("I;16B", stored.shape[::-1], stored.astype(">u2").tobytes()).save(path)
     assert path.read_bytes()[:2] == b"MM"
@@ -65,9 +46,7 @@ def test_read_picture_is_exact_for_big_endian_and_float_tiffs(
     assert_reads(path, stored)
 
 
-def test_read_picture_reads_grey_stored_in_colour(
-    tmp_path: Path, gradient: Gradient, in_unit_range: Gradient, assert_reads: Check
-) -> None:
+def test_read_picture_reads_grey_stored_in_colour(tmp_path: Path) -> None:
     grey = Image.fromarray(gradient(8))
     for mode in ("RGB", "RGBA", "LA", "P"):
         grey.convert(mode).save(tmp_path / f"{mode}.png")
@@ -82,9 +61,7 @@ def test_read_picture_reads_grey_stored_in_colour(
         np.testing.assert_allclose(found, in_unit_range(gradient(8)), rtol=0, atol=0.03)
 
 
-def test_read_picture_refuses_what_is_no_grey_film(
-    tmp_path: Path, gradient: Gradient, assert_refused: Check
-) -> None:
+def test_read_picture_refuses_what_is_no_grey_film(tmp_path: Path) -> None:
     grey = Image.fromarray(gradient(8))
     red, green = np.meshgrid(np.linspace(0, 255, 80), np.linspace(0, 255, 64))
     colour = Image.fromarray(np.stack([red, green, 255 - red], axis=-1).astype(np.uint8))
@@ -108,9 +85,7 @@ def test_read_picture_refuses_what_is_no_grey_film(
 
 
 @pytest.mark.parametrize("name", ["film.jpg", "film.tif", "film.png"])
-def test_read_picture_obeys_the_orientation(
-    tmp_path: Path, gradient: Gradient, in_unit_range: Gradient, name: str
-) -> None:
+def test_read_picture_obeys_the_orientation(tmp_path: Path, name: str) -> None:
     for orientation in range(1, 9):
         image = Image.fromarray(gradient(8))
         image.getexif()[ExifTags.Base.Orientation] = orientation
@@ -123,9 +98,7 @@ def test_read_picture_obeys_the_orientation(
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
-def test_read_never_takes_a_cut_picture_for_whole(
-    tmp_path: Path, assert_refused: Check, suffix: str
-) -> None:
+def test_read_never_takes_a_cut_picture_for_whole(tmp_path: Path, suffix: str) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (60, 80), np.uint8)
     path = tmp_path / "a folder, ünï"
     Image.fromarray(noise).save(tmp_path / f"film.{suffix}")
@@ -135,9 +108,7 @@ def test_read_never_takes_a_cut_picture_for_whole(
         assert_refused(path, NotAnImage, "cannot be decoded|neither DICOM")
 
 
-def test_read_picture_refuses_small_files_that_take_much_memory(
-    tmp_path: Path, assert_refused: Check
-) -> None:
+def test_read_picture_refuses_small_files_that_take_much_memory(tmp_path: Path) -> None:
     """12,000 x 12,000 pixels took 2.4 GB; the header is enough to refuse them."""
     Image.fromarray(np.zeros((40, 40), np.uint8)).convert("RGBA").save(tmp_path / "film.png")
     content = bytearray((tmp_path / "film.png").read_bytes())
