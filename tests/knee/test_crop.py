@@ -2,21 +2,17 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydicom
 import pytest
 from numpy.typing import NDArray
 
 from detections import make_detection
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.read import read
 from kneematch.knee.crop import ASSUMED_WIDTH_MM, MOST_PX, CropSize, assumed_spacing, cut, place
 from kneematch.knee.detection import Detection
-from kneephantoms.files import write_dicom
 
 Array = NDArray[Any]
 TURN_DEG = 7.0
@@ -44,20 +40,6 @@ def expected(size: int, step: float) -> Array:
     x, y = np.meshgrid(along, along)
     cos, sin = math.cos(math.radians(TURN_DEG)), math.sin(math.radians(TURN_DEG))
     return wave(CENTRE[0] + x * cos - y * sin, CENTRE[1] + x * sin + y * cos)
-
-
-def test_crop_and_draw_take_what_detect_takes(tmp_path: Path) -> None:
-    pixels = np.linspace(0, 1, 200 * 300, dtype=np.float32).reshape(200, 300)
-    path = tmp_path / "film.dcm"
-    write_dicom(path, pixels, mm_per_px=0.2, laterality="B")
-    found = make_detection("right", (150.0, 100.0), (80.0, 80.0), mm_per_px=0.2)
-    film = read(path)
-    wanted, drawn = found.crop(film), np.asarray(found.draw(film))
-    for given in (path, str(path), film.pixels, pydicom.dcmread(path)):
-        np.testing.assert_allclose(found.crop(given), wanted, atol=1e-4)
-        np.testing.assert_allclose(np.asarray(found.draw(given)), drawn, atol=2)
-    with pytest.raises(SettingsError, match="not int"):
-        found.crop(7)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -104,22 +86,16 @@ def test_place_has_one_scale_for_the_knees_of_a_film_without_spacing() -> None:
     assert steps == pytest.approx([0.3 / assumed, 0.3 / assumed, 0.3 / 0.2])
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"mm": 0.0}, {"mm": math.nan}, {"spacing_mm": -1.0}, {"mm": 0.3 * (MOST_PX + 1)}]
-)
+@pytest.mark.parametrize("wrong", [{"mm": 0.0}, {"spacing_mm": -1.0}, {"mm": 0.3 * MOST_PX + 1}])
 def test_crop_size_refuses_what_makes_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="more than 0|too large|finite"):
         CropSize(**wrong)
 
 
-def test_crop_bears_a_spacing_that_makes_no_sense() -> None:
-    crop = area(mm_per_px=1e-9).crop(FILM, mm=14.0)
-    assert crop.shape == (47, 47)
-    assert crop.max() < 0.01
-
-
 def test_crop_averages_what_is_too_fine_to_show() -> None:
     y, x = np.mgrid[:400, :400]
     chequered = Radiograph(((x + y) % 2).astype(np.float32), mm_per_px=0.1)
-    found = area(mm_per_px=0.1)
-    assert np.abs(found.crop(chequered, mm=20.0, spacing_mm=0.4) - 0.5).max() < 0.06
+    crop = area(mm_per_px=0.1).crop(chequered, mm=20.0, spacing_mm=0.4)
+    assert np.abs(crop - 0.5).max() < 0.06
+    absurd = area(mm_per_px=1e-9).crop(FILM, mm=14.0)
+    assert (absurd.shape, absurd.max() < 0.01) == ((47, 47), True)

@@ -87,13 +87,6 @@ def test_move_takes_landmarks_along(found: Detection) -> None:
     assert math.isnan(turned.energy)
 
 
-def test_decide_measures_drawn_outlines() -> None:
-    knee = decide(FOUND["left"], corrected(outlines=OUTLINES))
-    assert knee.measures is not None
-    assert knee.measures.outlines is OUTLINES
-    assert knee.measures.values["jsw_x250"].value == pytest.approx(100 * 10 / 160)
-
-
 def test_decide_fills_measures_of_accepted_outlines() -> None:
     """The outline of the femur is not clear at the medial side; a person accepts it."""
     sd = np.where(X < 380, 20.0, 0.1)

@@ -15,22 +15,21 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-import kneematch.knee.detector as detector_module
 import kneematch.knee.knee_images as module
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee.detector import Detector, Method, choose_method
+from kneematch.knee.detection import Detection
+from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import Preparation, film_tensor
-from kneematch.knee.template import annotated_half, cut_from_view, read_template
-from kneematch.models.model_file import Model, builtin_model, load_model
+from kneematch.knee.template import annotated_half, cut_from_view
+from kneematch.models.locator import Locator, builtin_locator
 from kneematch.paper.energy import Problem, paper_problem
 from kneematch.paper.grid_search import grid_search
 from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import split
 from kneematch.search.exhaustive_search import exhaustive_search
-from kneematch.search.robust_energy import robust_problem
 from kneematch.settings import NEURAL
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
@@ -38,16 +37,22 @@ from phantom_films import radiograph
 
 SIZE = (480, 600)
 SEED = 22  # an ordinary film: upright, whole, not a negative
+KNEES = phantom(SEED, size=SIZE).knees
+
+Result = tuple[Detection, ...] | FilmError
 
 
 @pytest.fixture(scope="module")
-def annotation(tmp_path_factory: pytest.TempPathFactory) -> Annotation:
-    """The boxes of the right knee of a phantom."""
-    made = phantom(SEED, size=SIZE)
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Annotation]:
+    """The boxes of the left and of the right knee of a phantom."""
     path = tmp_path_factory.mktemp("films") / "a.dcm"
-    write_dicom(path, made.pixels, mm_per_px=0.3, laterality="B", bits=16)
-    knee = made.knees[1]
-    return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
+    write_dicom(path, phantom(SEED, size=SIZE).pixels, mm_per_px=0.3, laterality="B", bits=16)
+    return [annotate(path, knee.side, knee.plateau_left, knee.plateau_right) for knee in KNEES]
+
+
+@pytest.fixture(scope="module")
+def annotation(drawn: list[Annotation]) -> Annotation:
+    return drawn[1]
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +63,6 @@ def film(annotation: Annotation) -> Radiograph:
 @pytest.fixture(scope="module")
 def built_in() -> Detector:
     return Detector.load(device="cpu")
-
-
-@pytest.fixture
-def no_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Films without the letters R and L."""
-    monkeypatch.setattr(module, "read_markers", lambda films: [()] * len(films))
 
 
 def detector_at(annotation: Annotation, pose: list[float] | None = None) -> Detector:
@@ -89,24 +88,26 @@ def box_corners(box: tuple[float, float, float, float]) -> list[list[float]]:
     return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
 
 
+@pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize(
     ("method", "most", "most_px"),
     [("search", 1e-3, 0.5), ("neural+sharpen", 3e-3, 1.0), ("locator", 3e-3, 2.0)],
 )
 def test_detector_finds_a_template_where_it_was_drawn(
-    annotation: Annotation, method: str, most: float, most_px: float
+    drawn: list[Annotation], side: int, method: str, most: float, most_px: float
 ) -> None:
-    left, right = Detector.load(template=annotation, method=method).detect(annotation.film)
-    assert np.abs(right.corners - box_corners(annotation.fine)).max() < most_px
-    for name, point in annotation.landmarks.items():
-        assert math.dist(right.landmarks[name], point) < 1
-    assert right.loss < most < left.loss < 0.3
-    assert (right.method, right.polarity) == (method, "positive")
-    knee = phantom(SEED, size=SIZE).knees[0]  # on the mirrored side
-    for found, margin in zip(
-        sorted(left.landmarks.values()), (knee.plateau_left, knee.plateau_right), strict=True
-    ):
-        assert math.dist(found, margin) < 0.07 * left.width_px
+    template = drawn[side]
+    knees = Detector.load(template=template, method=method).detect(template.film)
+    found, other = knees[side], knees[1 - side]
+    corners = found.corners[[1, 0, 3, 2]] if found.mirrored else found.corners
+    assert np.abs(corners - box_corners(template.fine)).max() < most_px
+    for name, point in template.landmarks.items():
+        assert math.dist(found.landmarks[name], point) < 1
+    assert found.loss < most < other.loss < 0.3
+    assert (found.method, found.polarity) == (method, "positive")
+    truth = KNEES[1 - side].plateau_left, KNEES[1 - side].plateau_right
+    for margin, point in zip(sorted(other.landmarks.values()), truth, strict=True):
+        assert math.dist(margin, point) < 0.07 * other.width_px
 
 
 def test_detector_finds_a_box_as_it_was_drawn_on_a_rotated_knee(
@@ -179,33 +180,43 @@ def test_detector_finds_one_knee_where_the_header_says_so(
     assert math.dist((found.centre[0] + offset, found.centre[1]), two.centre) < 5
 
 
-@pytest.mark.usefixtures("no_markers")
-def test_detect_takes_paths_arrays_datasets_and_films(
-    annotation: Annotation, film: Radiograph
+def test_detect_takes_whatever_holds_a_film(
+    annotation: Annotation, film: Radiograph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    detector = detector_at(annotation)
-    dataset = pydicom.dcmread(annotation.film)
-    by_path = detector.detect(annotation.film)
-    by_array = detector.detect(dataset.pixel_array, mm_per_px=0.25)
-    for found in (
-        by_array,
-        detector.detect(str(annotation.film)),
-        *detector.detect([film, dataset]),
+    monkeypatch.setattr(module, "read_markers", lambda films: [()] * len(films))
+    detector, dataset = detector_at(annotation), pydicom.dcmread(annotation.film)
+    wanted = detector.detect(annotation.film)
+    grey = np.rint(65535 * film.pixels).astype(np.uint16)
+    colours, picture, png = np.stack([grey] * 3, axis=2), Image.fromarray(grey), io.BytesIO()
+    picture.save(png, "PNG")
+    png.seek(0)
+    with annotation.film.open("rb") as file:
+        with_header = detector.detect([str(annotation.film), file, dataset, film])
+    without = detector.detect([png, dataset.pixel_array, film.pixels, picture, colours])
+    for found, side, mm_per_px in (
+        *((found, "R", wanted[0].mm_per_px) for found in with_header),
+        *((found, "", None) for found in without),
     ):
-        assert np.allclose([knee.corners for knee in found], [knee.corners for knee in by_path])
-        assert [knee.loss for knee in found] == pytest.approx([k.loss for k in by_path], abs=1e-6)
-    assert (by_path[0].laterality, by_array[0].laterality) == ("R", "")
-    assert (by_path[0].mm_per_px, by_array[0].mm_per_px) == pytest.approx((0.3, 0.25))
-    (one,) = detector.detect(dataset.pixel_array[:, : SIZE[1] // 2], laterality="R")
-    assert (one.side, one.laterality, one.mm_per_px) == ("left", "R", None)
+        assert [knee.loss for knee in found] == pytest.approx([k.loss for k in wanted], abs=1e-4)
+        assert (found[0].laterality, found[0].mm_per_px) == (side, mm_per_px)
+        for knee, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(knee.corners, other.corners, atol=1e-3)
+    for given in (annotation.film, dataset, film.pixels, picture):
+        np.testing.assert_allclose(wanted[0].crop(given), wanted[0].crop(film), atol=1e-4)
+        drawn = np.asarray(wanted[0].draw(given))
+        np.testing.assert_allclose(drawn, np.asarray(wanted[0].draw(film)), atol=2)
+    (one,) = detector.detect(film.pixels[:, : SIZE[1] // 2], mm_per_px=0.25, laterality="R")
+    assert (one.side, one.laterality, one.mm_per_px) == ("left", "R", 0.25)
     with pytest.raises(SettingsError, match="only for an array"):
         detector.detect(annotation.film, mm_per_px=0.2)
 
 
-def test_detect_refuses_what_is_no_film(built_in: Detector) -> None:
+def test_detect_and_crop_refuse_what_is_no_film(built_in: Detector, film: Radiograph) -> None:
     for given, kind in ((3, "int"), (None, "NoneType"), ([3], "int")):
         with pytest.raises(SettingsError, match=f"A film is a path.*, not {kind}"):
             built_in.detect(given)  # type: ignore[call-overload]
+    with pytest.raises(SettingsError, match="not int"):
+        built_in.detect(film)[0].crop(7)  # type: ignore[arg-type]
 
 
 def test_detect_each_goes_on_after_a_bad_film(
@@ -257,8 +268,7 @@ def test_detect_returns_no_knee_for_a_film_without_one(
 def test_detect_looks_for_the_knees_of_a_large_film_in_a_copy_first(
     built_in: Detector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = phantom(SEED, size=(1000, 1250))
-    film, searched = radiograph(made), list[tuple[int, int]]()
+    film, searched = radiograph(phantom(SEED, size=(1000, 1250))), list[tuple[int, int]]()
     search = Detector.search
 
     def recorded(self: Detector, films: Any) -> Any:
@@ -268,40 +278,12 @@ def test_detect_looks_for_the_knees_of_a_large_film_in_a_copy_first(
     monkeypatch.setattr(Detector, "search", recorded)
     found = built_in.detect(film)
     assert searched == [(500, 625)]
-    monkeypatch.setattr(detector_module, "LEAST_PX", 500)  # what is smaller is looked at closely
+    monkeypatch.setattr("kneematch.knee.detector.LEAST_PX", 500)  # smaller ones are seen closely
     closely = built_in.detect(film)
     assert searched[1:] == [(500, 625), (1000, 1250)]
-    searched.clear()
     assert built_in.detect(np.random.default_rng(0).random((1000, 960), dtype=np.float32)) == ()
-    assert searched == [(500, 480), (1000, 960)]
-    assert len(found) == len(closely) == 2
-    for knee, other in zip(found, closely, strict=True):
-        assert np.abs(knee.corners - other.corners).max() < 3
-        assert knee.mm_per_px == other.mm_per_px == film.mm_per_px
-
-
-def test_detect_takes_open_files_pictures_and_colours(
-    built_in: Detector, annotation: Annotation, film: Radiograph
-) -> None:
-    expected = built_in.detect(annotation.film)
-    grey = np.rint(65535 * film.pixels).astype(np.uint16)
-    colours = np.repeat(grey[..., None], 3, axis=2)
-    picture = Image.fromarray(grey)
-    png = io.BytesIO()
-    picture.save(png, "PNG")
-    png.seek(0)
-    with annotation.film.open("rb") as file:
-        found = [built_in.detect(file), built_in.detect(png)]
-    found += [built_in.detect(picture, mm_per_px=0.25), built_in.detect(colours, mm_per_px=0.25)]
-    for knees in found:
-        for knee, other in zip(knees, expected, strict=True):
-            np.testing.assert_allclose(knee.corners, other.corners, atol=0.05)
-    knee = expected[0]
-    same = knee.crop(film)
-    for given in (annotation.film, picture, colours, film.pixels):
-        np.testing.assert_allclose(knee.crop(given), same, atol=1e-4)
-        assert knee.draw(given).size[0] == picture.size[0]  # a line of text is below
-    assert found[2][0].mm_per_px == 0.25
+    assert searched[3:] == [(500, 480), (1000, 960)]
+    assert_near(found, closely, 3)
 
 
 def test_load_refuses_impossible_settings(annotation: Annotation) -> None:
@@ -339,25 +321,43 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(
         short.detect([annotation.film] * 2)
 
 
-def test_detector_finds_the_same_in_batches_of_any_size(built_in: Detector, tmp_path: Path) -> None:
+def assert_near(found: Result, expected: Result, most_px: float) -> None:
+    """Compare the results of a film."""
+    if isinstance(found, FilmError) or isinstance(expected, FilmError):
+        assert str(found) == str(expected)
+        return
+    for knee, other in zip(found, expected, strict=True):
+        assert np.abs(knee.corners - other.corners).max() < most_px
+        assert (knee.laterality, knee.reasons) == (other.laterality, other.reasons)
+        assert knee.mm_per_px == other.mm_per_px
+
+
+def test_detector_finds_the_same_in_batches_of_any_size_and_in_any_precision(
+    built_in: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     films: list[Radiograph | Path] = [
         radiograph(phantom(seed, size=SIZE, framing=framing))
         for seed, framing in enumerate(["bilateral", "single", "bilateral", "single"])
     ]
     films.insert(1, tmp_path / "missing.dcm")
     films.insert(3, Radiograph(np.random.default_rng(0).random((300, 400), dtype=np.float32)))
-    alone, few, all_ = (
-        list(as_gpu(built_in, batch_size=size).detect_each(films)) for size in (1, 2, len(films))
-    )
+
+    def full(device: str, *, precise: bool) -> Locator:
+        if device != "cpu":
+            raise torch.OutOfMemoryError
+        return builtin_locator(device, precise=precise)
+
+    alone = [*as_gpu(built_in, batch_size=1).detect_each(films)]
     assert [len(knees) if isinstance(knees, tuple) else 0 for knees in alone] == [2, 0, 1, 0, 2, 1]
-    for results in (few, all_):
+    few, all_, half = (
+        [*detector.detect_each(films)]
+        for detector in (as_gpu(built_in, batch_size=2), as_gpu(built_in, batch_size=6), built_in)
+    )
+    monkeypatch.setattr(module, "builtin_locator", full)
+    without_room = [*as_gpu(built_in, batch_size=6).detect_each(films)]
+    for results, most_px in ((few, 0.05), (all_, 0.05), (without_room, 0.05), (half, 1.5)):
         for found, expected in zip(results, alone, strict=True):
-            if isinstance(found, FilmError) or isinstance(expected, FilmError):
-                assert str(found) == str(expected)
-                continue
-            for knee, other in zip(found, expected, strict=True):
-                assert np.abs(knee.corners - other.corners).max() < 0.05
-                assert (knee.laterality, knee.reasons) == (other.laterality, other.reasons)
+            assert_near(found, expected, most_px)
 
 
 def test_detector_does_not_blame_a_film_for_a_gpu(
@@ -371,67 +371,40 @@ def test_detector_does_not_blame_a_film_for_a_gpu(
         list(as_gpu(built_in, batch_size=4).detect_each([film] * 4))
 
 
-def test_repr_of_films_detectors_and_detections_has_no_arrays(
-    built_in: Detector, film: Radiograph
-) -> None:
-    for each in (film, built_in, built_in.detect(film)[0]):
-        assert not any(word in repr(each) for word in ("array", "tensor", "\n"))
-
-
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return load_model(builtin_model())
-
-
-def choose(
-    name: str, template: Annotation | None, model: Model | None, *, paper: bool = False
-) -> Method:
-    return choose_method(name, template, model, paper=paper, device="cpu")
-
-
 @pytest.mark.parametrize(
-    ("name", "function"),
+    ("method", "solver"),
     [("search", exhaustive_search), ("grid", grid_search), ("sliding", sliding_window)],
 )
-def test_choose_method_returns_the_search_of_a_name(
-    annotation: Annotation, model: Model, name: str, function: Callable[..., Any]
+@pytest.mark.parametrize("paper", [False, True])
+def test_load_takes_a_search_by_its_name_and_checks_it_by_the_networks(
+    annotation: Annotation, method: str, solver: Callable[..., Any], paper: bool
 ) -> None:
-    for given in (None, model):
-        chosen = choose(name, annotation, given)
-        assert (chosen.name, chosen.solver) == (name, function)
-        assert (chosen.check is None) == (given is None)
+    detector = Detector.load(template=annotation, method=method, paper=paper)
+    assert (detector.method, detector.solver) == (method, solver)
+    assert (detector.check is None) == paper  # so that the paper's search needs no model
 
 
 @pytest.mark.parametrize(("paper", "name"), [(False, "locator"), (True, "neural+sharpen")])
-def test_choose_method_of_auto(model: Model, paper: bool, name: str) -> None:
-    chosen = choose("auto", None, model, paper=paper)
-    assert chosen.name == name
-    assert chosen.check is not None
-
-
-@pytest.mark.parametrize("paper", [False, True])
-def test_choose_method_refines_what_the_networks_see(
-    annotation: Annotation, model: Model, paper: bool
+def test_load_refines_what_the_networks_see(
+    annotation: Annotation, film: Radiograph, paper: bool, name: str
 ) -> None:
-    source = read_template(annotation, located=False)
-    image = source.image[None, None]
+    assert Detector.load(paper=paper).method == name
     raw, refined = (
-        choose(name, annotation, model, paper=paper) for name in ("neural", "neural+sharpen")
+        Detector.load(template=annotation, method=method, paper=paper).detect(film)[1].loss
+        for method in ("neural", "neural+sharpen")
     )
-    problem = (paper_problem if paper else robust_problem)(image, raw.template)
-    energies = [float(problem.energy(each.solver(problem))) for each in (raw, refined)]
-    assert energies[1] < energies[0] < 0.2
+    assert refined < raw < 0.1
 
 
-def test_choose_method_searches_where_the_networks_see_no_knee(
-    annotation: Annotation, model: Model, tmp_path: Path
+def test_load_searches_where_the_networks_see_no_knee(
+    annotation: Annotation, tmp_path: Path
 ) -> None:
     clouds = gaussian_filter(np.random.default_rng(0).normal(size=SIZE), 8)
     clouds = ((clouds - clouds.min()) / np.ptp(clouds)).astype(np.float32)
     write_dicom(tmp_path / "clouds.dcm", clouds, mm_per_px=None, laterality="B")
     elsewhere = replace(annotation, film=tmp_path / "clouds.dcm")
-    chosen = choose("auto", elsewhere, model)
-    assert (chosen.name, chosen.solver, chosen.check) == ("search", exhaustive_search, None)
+    chosen = Detector.load(template=elsewhere)
+    assert (chosen.method, chosen.check) == ("search", None)
     for method in NEURAL:
         with pytest.raises(TemplateError, match="network"):
-            choose(method, elsewhere, model)
+            Detector.load(template=elsewhere, method=method)

@@ -1,83 +1,22 @@
 """Images of knees: every point has one place on the film, and films are prepared alike."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-import kneematch.knee.knee_images as module
-from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.knee_images import (
     Laterality,
-    Preparation,
-    PreparedFilm,
     knee_images,
-    prepare,
     resolve_laterality,
     usual_mirroring,
 )
-from kneematch.models.locator import VIEW_SIZE, KneeLocation, Locator, builtin_locator
+from kneematch.models.locator import VIEW_SIZE, KneeLocation
 from kneematch.models.markers import Marker
 from kneematch.sampling import transform
-from kneephantoms import phantom
-from phantom_films import radiograph
-
-Prepared = Sequence[PreparedFilm | None]
-
-
-@pytest.fixture(scope="module")
-def films() -> list[Radiograph]:
-    """Films of several sizes, of two knees, of one, and of none."""
-    noise = Radiograph(np.random.default_rng(0).random((300, 400), dtype=np.float32))
-    bilateral = [radiograph(phantom(seed, size=(480, 600))) for seed in (1, 2, 3)]
-    return [bilateral[0], noise, radiograph(phantom(4, framing="single")), *bilateral[1:]]
-
-
-def prepared(films: Sequence[Radiograph], device: str = "cpu:0") -> Prepared:
-    """Prepare films; by the name cpu:0 the CPU is used as a GPU is."""
-    return prepare(films, Preparation(device=device, precise=device != "cpu"))
-
-
-def assert_alike(found: Prepared, expected: Prepared, pixels: float = 0.0) -> None:
-    """Compare films; images may lie elsewhere by a number of pixels."""
-    for one, other in zip(found, expected, strict=True):
-        if one is None or other is None:
-            assert type(one) is type(other)
-            continue
-        assert torch.allclose(one.images.to_film, other.images.to_film, atol=pixels)
-        assert (one.images.pixels - other.images.pixels).abs().mean() < 0.01 * pixels + 1e-5
-        for knee, same in zip(one.knees, other.knees, strict=True):
-            assert (knee.mirrored, knee.findings) == (same.mirrored, same.findings)
-            assert knee.laterality == same.laterality
-
-
-def test_preparation_refuses_other_sides() -> None:
-    Preparation(left_is="R")
-    with pytest.raises(SettingsError, match="must be 'R' or 'L', not 'left'"):
-        Preparation(left_is="left")
-
-
-def test_prepare_goes_on_without_a_gpu_that_is_full(
-    films: list[Radiograph], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = prepared(films)
-
-    def full(device: str, *, precise: bool) -> Locator:
-        if device != "cpu":
-            raise torch.OutOfMemoryError
-        return builtin_locator(device, precise=precise)
-
-    monkeypatch.setattr(module, "builtin_locator", full)
-    assert_alike(prepared(films), expected)
-
-
-def test_prepare_finds_nearly_the_same_in_half_precision(films: list[Radiograph]) -> None:
-    """As the locator computes on CPUs, but not on GPUs."""
-    assert_alike(prepared(films, "cpu"), prepared(films), 1.5)
 
 
 def film_with_dot(height: int, width: int, x: float, y: float) -> Tensor:

@@ -110,28 +110,11 @@ def test_draw_detections_writes_reasons_below_the_film_and_on_no_joint() -> None
     assert (bare == np.asarray(draw_detections(film, [flagged]))[:400]).all()
 
 
-def test_draw_detections_names_each_area_below_in_its_colour() -> None:
-    drawn = np.asarray(draw_detections(grey(400, 600), [LEFT, RIGHT]))[400:]
-    strip = Image.fromarray(drawn)
-    left, right = (box_of(near(strip, colour)) for colour in (LEFT_COLOUR, RIGHT_COLOUR))
-    assert left[3] < right[1]  # one line each
-    ink = near(strip, (255, 255, 255))
-    assert ink[left[1] : left[3], 40:].any()
-    assert ink[right[1] : right[3], 40:].any()
-
-
 def test_draw_detections_outlines_the_bones_of_measured_knees() -> None:
     x = np.linspace(380.0, 500.0, 9)
     lines = (np.stack([x, np.full(9, y)], axis=1) for y in (200.0, 230.0))
     measured = replace(RIGHT, measures=JointMeasures.from_outlines(Outlines(*lines, "left")))
     assert changed([measured], [RIGHT]) == pytest.approx((380, 200, 500, 230), abs=4)
-
-
-def test_draw_detections_writes_no_larger_below_a_narrow_film() -> None:
-    below = [
-        draw_detections(grey(height, 400), [RIGHT]).height - height for height in (600, 1200, 1600)
-    ]
-    assert below[0] == below[1] == below[2] > 0
 
 
 def test_draw_detections_reduces_large_films() -> None:

@@ -13,15 +13,12 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import (
     Laterality,
-    Preparation,
     PreparedFilm,
     PreparedKnee,
     knee_images,
-    prepare,
 )
 from kneematch.knee.quality import (
     ATYPICAL,
-    CERTAIN_MISMATCH,
     CUT,
     DISAGREE,
     GROWTH_PLATES,
@@ -36,14 +33,12 @@ from kneematch.knee.quality import (
     Quality,
     cut_by_edge,
     exposed_field,
-    measure_quality,
     shows_second_leg,
     sides_differ,
 )
 from kneematch.models.findings import NOTHING, Findings
 from kneematch.models.locator import KneeLocation
 from kneematch.sampling import View, rectangle_to_film
-from kneematch.search.robust_energy import robust_problem
 from kneephantoms import phantom
 from phantom_films import radiograph
 
@@ -60,15 +55,10 @@ def detector() -> Detector:
 
 
 def located(
-    score: float,
-    findings: Findings = NOTHING,
-    *,
-    turns: int = 0,
-    again: float = 1.0,
-    distinct: bool = False,
+    score: float, findings: Findings = NOTHING, *, turns: int = 0, **seen: Any
 ) -> PreparedKnee:
-    location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score, again, distinct)
-    return PreparedKnee(False, Laterality(), location, findings)
+    location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score)
+    return PreparedKnee(False, Laterality(), replace(location, **seen), findings)
 
 
 def quality(*, neural: bool = True, **changed: Any) -> Quality:
@@ -86,79 +76,55 @@ def reasons(
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("changed", "knee", "expected"),
     [
-        ({}, ()),
-        ({"neural": False, "network_distance": 0.2}, (DISAGREE,)),
-        ({"neural": False, "network_distance": 0.06}, ()),
-        ({"loss": 0.6}, (ATYPICAL,)),
-        ({"mismatch": 0.8}, (NO_KNEE,)),
-        ({"mismatch": math.nan}, (NO_KNEE,)),
-        ({"mismatch": 0.6}, (ATYPICAL,)),
-        ({"network_distance": 0.2}, (ATYPICAL,)),
-        ({"negative": True}, (NEGATIVE,)),
+        ({}, UNLOCATED, ()),
+        ({"neural": False, "network_distance": 0.2}, UNLOCATED, (DISAGREE,)),
+        ({"neural": False, "network_distance": 0.06}, UNLOCATED, ()),
+        ({"loss": 0.6}, UNLOCATED, (ATYPICAL,)),
+        ({"mismatch": 0.8}, UNLOCATED, (NO_KNEE,)),
+        ({"mismatch": math.nan}, UNLOCATED, (NO_KNEE,)),
+        ({"mismatch": 0.6}, UNLOCATED, (ATYPICAL,)),
+        ({"network_distance": 0.2}, UNLOCATED, (ATYPICAL,)),
+        ({"negative": True}, UNLOCATED, (NEGATIVE,)),
+        # The locator is believed about unusual knees.
+        ({"mismatch": 0.6, "network_distance": 0.04, "loss": 0.6}, located(0.9), ()),
+        ({"mismatch": 0.2, "network_distance": 0.2}, located(0.9), (ATYPICAL,)),
+        # The worse the match, the more must the network agree.
+        ({"mismatch": 0.85, "network_distance": 0.01}, located(0.9), ()),
+        ({"mismatch": 0.85, "network_distance": 0.04}, located(0.9), (ATYPICAL,)),
+        ({"mismatch": 0.97}, located(0.9), (NO_KNEE,)),
+        # One of two looks is certain, and the other one sees the knee at all.
+        ({}, located(0.4, seen_again=0.4), (ATYPICAL,)),
+        ({}, located(0.4, seen_again=0.6), ()),
+        ({}, located(0.6, seen_again=0.3), ()),
+        ({}, located(0.6, seen_again=0.2), (ATYPICAL,)),
+        ({}, located(0.4, seen_again=0.4, distinct=True), ()),  # other parts do not look so
+        ({}, located(0.4, seen_again=0.2, distinct=True), (ATYPICAL,)),
+        ({}, located(0.9, Findings(metal=True, growth_plates=True)), (METAL, GROWTH_PLATES)),
+        ({}, located(0.9, more=True), (MORE_KNEES,)),
     ],
 )
-def test_review_names_each_doubt(changed: dict[str, Any], expected: tuple[str, ...]) -> None:
-    assert reasons(quality(**changed)) == expected
+def test_review_names_each_doubt(
+    changed: dict[str, Any], knee: PreparedKnee, expected: tuple[str, ...]
+) -> None:
+    assert reasons(quality(**changed), knee) == expected
 
 
 def test_review_lists_reasons_and_notes() -> None:
     found = reasons(quality(loss=0.6, negative=True), is_cut=True, uneven=True)
     assert found == (ATYPICAL, SIDES_DIFFER, CUT, NEGATIVE)
     assert reasons(quality(negative=True), film=replace(FILM, tagged=True)) == (WRONG_TAG,)
-    beside = replace(FILM, second_leg=True)
-    found = quality().review(located(0.9), beside, is_cut=False, uneven=False)
-    assert found == (False, (SECOND_LEG,))
+    assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
     known = replace(UNLOCATED, laterality=Laterality("R", "user", "sides disagree (user)"))
     assert reasons(quality(), known) == ("sides disagree (user)",)
-    assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
-    both = Findings(metal=True, growth_plates=True)
-    assert reasons(quality(), located(0.9, both)) == (METAL, GROWTH_PLATES)
-    seen = located(0.9)
-    assert seen.location is not None
-    crowd = replace(seen, location=replace(seen.location, more=True))
-    assert reasons(quality(), crowd) == (MORE_KNEES,)
-    turned, pair = located(0.9, turns=2), replace(FILM, knees=(located(0.9), located(0.9)))
-    note = ("film turned by 180 degrees",)
-    assert quality().review(turned, pair, is_cut=False, uneven=False) == (False, note)
-    alone = replace(FILM, knees=(turned,))
-    assert quality().review(turned, alone, is_cut=False, uneven=False) == (True, note)
-
-
-@pytest.mark.parametrize(
-    ("score", "mismatch", "distance", "expected"),
-    [
-        (0.9, 0.6, 0.01, ()),  # the locator is believed about unusual knees
-        (0.9, 0.2, 0.2, (ATYPICAL,)),
-        (0.9, 0.6, 0.04, ()),
-        (0.9, 0.85, 0.01, ()),
-        (0.9, 0.85, 0.04, (ATYPICAL,)),  # the worse the match, the more must the network agree
-        (0.9, 0.97, 0.01, (NO_KNEE,)),
-    ],
-)
-def test_review_of_located_knees(
-    score: float, mismatch: float, distance: float, expected: tuple[str, ...]
-) -> None:
-    measured = quality(mismatch=mismatch, network_distance=distance, loss=0.6)
-    assert reasons(measured, located(score)) == expected
-
-
-@pytest.mark.parametrize(
-    ("score", "again", "distinct", "expected"),
-    [
-        (0.4, 0.4, False, (ATYPICAL,)),
-        (0.4, 0.6, False, ()),  # certain in one of two looks
-        (0.6, 0.3, False, ()),
-        (0.6, 0.2, False, (ATYPICAL,)),  # not seen in the other one
-        (0.4, 0.4, True, ()),  # other parts do not look so
-        (0.4, 0.2, True, (ATYPICAL,)),
-    ],
-)
-def test_review_asks_for_two_looks_at_a_knee(
-    score: float, again: float, distinct: bool, expected: tuple[str, ...]
-) -> None:
-    assert reasons(quality(), located(score, again=again, distinct=distinct)) == expected
+    note, turned = "film turned by 180 degrees", located(0.9, turns=2)
+    for knee, film, expected in (
+        (located(0.9), replace(FILM, second_leg=True), (False, (SECOND_LEG,))),
+        (turned, replace(FILM, knees=(located(0.9), located(0.9))), (False, (note,))),
+        (turned, replace(FILM, knees=(turned,)), (True, (note,))),
+    ):
+        assert quality().review(knee, film, is_cut=False, uneven=False) == expected
 
 
 @pytest.mark.parametrize(
@@ -232,27 +198,6 @@ def test_exposed_field_leaves_even_borders_out() -> None:
         assert exposed_field(shown) == (40, 16, 180, 100)
     stripes = np.tile(np.linspace(0, 1, 200, dtype=np.float32), (120, 1))
     assert exposed_field(stripes) == (0, 0, 200, 120)
-
-
-def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
-    detector = Detector.load(method="neural+sharpen")
-    checked: list[int] = []
-
-    def check(halves: Tensor, theta: Tensor) -> Tensor:
-        checked.append(len(halves))
-        return torch.full(theta.shape[:2], 0.3)
-
-    films = prepare([radiograph(phantom(6, size=(600, 720))), NOISE], Preparation(locate=False))
-    halves = torch.stack([film.images.pixels for film in films if isinstance(film, PreparedFilm)])
-    posed = robust_problem(halves, detector.template)
-    theta = detector.solver(posed)
-    good, bad = measure_quality(posed, theta, check, neural=True)
-    assert max(each.mismatch for each in good) < CERTAIN_MISMATCH
-    assert max(each.mismatch for each in bad) > CERTAIN_MISMATCH
-    distances = [each.network_distance for each in (*good, *bad)]
-    assert distances == pytest.approx([0.0, 0.0, 0.3, 0.3])
-    measure_quality(posed, theta, check, neural=False)
-    assert checked == [1, 2]
 
 
 def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:

@@ -1,7 +1,6 @@
 """Templates: cut as they were drawn."""
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,15 @@ import pytest
 import torch
 
 from kneematch.errors import TemplateError
-from kneematch.films.annotation import Annotation, annotate, load_annotation
-from kneematch.films.radiograph import Radiograph
+from kneematch.films.annotation import Annotation, annotate
 from kneematch.knee.detector import Detector
 from kneematch.knee.template import (
-    annotated_half,
-    annotation_of,
     cut_from_view,
-    read_template,
 )
-from kneematch.models.locator import VIEW_SIZE
 from kneematch.paper.pose import pose_matrix
-from kneematch.paper.split import HALF_SIZE
-from kneematch.paper.template import Box
 from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, transform
-from kneematch.search.robust_energy import robust_problem
 from kneephantoms import phantom
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
 from kneephantoms.files import write_dicom
-from phantom_films import radiograph
 
 SIZE = (160, 100)  # pixels of the half, each as large as two of the film
 DRAWN = Annotation(
@@ -48,16 +36,6 @@ def half(*, mirrored: bool = False) -> View:
     """A half that covers x from 1000 to 1200 and y from 500 to 820 of its film."""
     pixels = torch.rand(SIZE, generator=torch.Generator().manual_seed(0))
     return View(pixels, rectangle_to_film(1000, 500, 1200, 820, mirrored=mirrored))
-
-
-def reflected(box: Box, width: float) -> Box:
-    return width - box[2], box[1], width - box[0], box[3]
-
-
-def test_annotation_of_takes_any_path(tmp_path: Path) -> None:
-    synthesize(tmp_path, SynthConfig(1, size=(320, 400), workers=0))
-    (entry,) = (each for each in os.scandir(tmp_path) if each.name == "template.json")
-    assert annotation_of(entry) == annotation_of(entry.path) == load_annotation(entry.path)
 
 
 def test_cut_from_view_takes_the_pixels_in_the_box() -> None:
@@ -112,38 +90,6 @@ def test_cut_from_view_maps_landmarks_back_to_film_pixels(mirrored: bool, box: s
         assert point == pytest.approx(DRAWN.landmarks[name], abs=1e-9)
 
 
-def test_cut_from_view_of_a_left_knee_equals_the_mirrored_right_one() -> None:
-    size = (401, 501)
-    film = radiograph(phantom(1, size=size))
-    mirror = Radiograph(np.ascontiguousarray(film.pixels[:, ::-1]))
-    x, y = 0.27 * size[1], 0.5 * size[0]
-    left = Annotation(
-        Path("film"),
-        "left",
-        fine=(x - 50, y - 45, x + 50, y + 45),
-        coarse=(x - 60, y - 60, x + 60, y + 60),
-        red=(x - 45.3, y - 20, x - 20.1, y + 10),
-        green=(x + 18.2, y - 18, x + 43.4, y + 12),
-        landmarks={"margin": (x - 31.5, y)},
-    )
-    right = replace(
-        left,
-        side="right",
-        **{
-            name: reflected(getattr(left, name), size[1])
-            for name in ("fine", "coarse", "red", "green")
-        },
-        landmarks={"margin": (size[1] - (x - 31.5), y)},
-    )
-    for box in ("fine", "coarse"):
-        one, theta = cut_from_view(annotated_half(film, left), left, box)
-        two, other = cut_from_view(annotated_half(mirror, right), right, box)
-        assert torch.allclose(one.image, two.image, atol=1e-4)
-        assert torch.allclose(theta, other)
-        assert (one.red, one.green) == (two.red, two.green)
-        assert one.landmarks["margin"] == pytest.approx(two.landmarks["margin"])
-
-
 @pytest.mark.parametrize("name", ["red", "green"])
 def test_cut_from_view_names_a_window_on_a_single_grey(name: str) -> None:
     view = half()
@@ -172,30 +118,6 @@ def test_cut_from_view_refuses_boxes_that_cannot_serve(change: Any, said: str) -
         cut_from_view(half(), replace(DRAWN, **change))
     with pytest.raises(TemplateError, match=r"rotated by 11 degrees, but at most 7"):
         cut_from_view(rotated(0.2), DRAWN)
-
-
-@pytest.fixture(scope="module")
-def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("films")
-    synthesize(folder, SynthConfig(count=2, size=(600, 500), framing="knee", workers=0))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def drawn(films: Path) -> Annotation:
-    return load_annotation(films / "template.json")
-
-
-@pytest.mark.parametrize("located", [False, True])
-def test_read_template_knows_where_it_was_drawn(drawn: Annotation, located: bool) -> None:
-    source = read_template(drawn, located=located)
-    assert source.image.shape == (VIEW_SIZE if located else HALF_SIZE)
-    assert set(source.template.landmarks) == {"plateau_medial", "plateau_lateral"}
-    term = robust_problem(source.image[None, None], source.template).terms[0]
-    patch = term.patches(source.theta[None, None])[0, 0]
-    assert np.corrcoef(patch.flatten(), source.template.image.flatten())[0, 1] > 0.999
-    with pytest.raises(TemplateError, match="called centre"):
-        read_template(replace(drawn, landmarks={"centre": (1.0, 2.0)}), located=located)
 
 
 def test_detector_takes_a_template_of_a_knee_across_both_halves(tmp_path: Path) -> None:
