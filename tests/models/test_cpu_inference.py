@@ -8,12 +8,10 @@ from torch import Tensor
 
 from kneematch.models import cpu_inference
 from kneematch.models.cpu_inference import (
-    RANGED,
     ByteNetwork,
     bytes_are_exact,
     cpu_network,
     float_network,
-    measured_ranges,
 )
 from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.models.weights import network_from_weights
@@ -49,10 +47,9 @@ def images(knees: Callable) -> Tensor:
 
 
 def test_float_network_equals_the_plain_network(model: Model, images: Tensor) -> None:
-    for weights in (model.coarse, model.fine):
-        plain, folded = network_from_weights(weights), float_network(weights)
-        for given in (images, torch.zeros(1, *INPUT)):
-            assert (folded(given) - plain(given)).abs().max() < 1e-4
+    plain, folded = network_from_weights(model.fine), float_network(model.fine)
+    for given in (images, torch.zeros(1, *INPUT)):
+        assert (folded(given) - plain(given)).abs().max() < 1e-4
 
 
 @needs_bytes
@@ -76,15 +73,6 @@ def test_cpu_network_takes_any_leading_shape_and_does_not_depend_on_the_batch(
     alone = torch.stack([quick(image) for image in images.flatten(0, 1)]).reshape(3, 1, 2, 4)
     assert (together - alone).abs().max() <= (0 if isinstance(quick, ByteNetwork) else 1e-4)
     assert torch.equal(images, before)
-
-
-def test_measured_ranges_cover_nearly_all_activations(model: Model, images: Tensor) -> None:
-    ranges, network = measured_ranges(model.fine, images[0]), network_from_weights(model.fine)
-    assert ranges.keys() == set(RANGED)
-    maps: list[Tensor] = []
-    network.backbone.layer2.register_forward_hook(lambda _, __, made: maps.append(made))
-    network(images[0])
-    assert 0 < (maps[0] > 1.001 * ranges["layer2.1.bn2"][1]).float().mean() < 2e-4
 
 
 def test_cpu_network_is_float32_where_8_bits_fail(

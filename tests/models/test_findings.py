@@ -1,6 +1,6 @@
 """Metal and open growth plates in views of phantoms."""
 
-from collections.abc import Iterator
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,6 @@ from kneematch.knee.knee_images import knee_images
 from kneematch.models.findings import NOTHING, Findings, find_findings
 from kneematch.models.locator import VIEW_SIZE, KneeLocation
 from kneephantoms import plan_film, render, true_knees
-from kneephantoms.film_plan import FilmPlan
 
 SEEDS = range(900, 908)
 
@@ -23,15 +22,11 @@ def views(seed: int, implant: str = "", growth_plates: float = 0.0) -> Tensor:
         replace(leg, implant=implant, shape=replace(leg.shape, growth_plates=growth_plates))
         for leg in plan.legs
     )
-    plan = replace(plan, legs=legs)
-    return knee_images(render(plan), list(places(plan))).pixels
-
-
-def places(plan: FilmPlan) -> Iterator[KneeLocation]:
+    plan, places = replace(plan, legs=legs), []
     for knee in true_knees(plan):
-        ends = torch.tensor([knee.plateau_medial, knee.plateau_lateral])
-        width = float((ends[1] - ends[0]).norm())
-        yield KneeLocation(*knee.centre, width, 0.0, float(knee.lateral_is_left))
+        width = math.dist(knee.plateau_medial, knee.plateau_lateral)
+        places.append(KneeLocation(*knee.centre, width, 0.0, float(knee.lateral_is_left)))
+    return knee_images(render(plan), places).pixels
 
 
 @pytest.fixture(scope="module")

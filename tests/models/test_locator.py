@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from kneematch.models.locator import (
     CERTAIN,
-    LEAST,
     LEAST_CUT_OUT,
-    WEAK,
     KneeLocation,
     builtin_locator,
     choose_knees,
@@ -20,10 +19,17 @@ from kneematch.models.locator import (
     turn_upright,
 )
 from kneematch.sampling import transform
-from kneephantoms.rendering import Phantom, phantom
+from kneephantoms.rendering import phantom
 
 LEFT = KneeLocation(60.0, 100.0, 50.0, 0.0, lateral_left=0.9, score=0.9)
 RIGHT = KneeLocation(190.0, 105.0, 52.0, 0.0, lateral_left=0.1, score=0.8)
+FILM = phantom(1, framing="bilateral")
+PIXELS = torch.from_numpy(FILM.pixels)
+
+
+def locate(pixels: Tensor, **how: bool) -> list[KneeLocation]:
+    (found,) = locate_knees([pixels], builtin_locator(), **how)
+    return found
 
 
 def test_choose_knees_takes_a_pair_before_a_single_knee() -> None:
@@ -55,7 +61,7 @@ def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough() -> None:
 @pytest.mark.parametrize(("framing", "seed"), [("single", 4), ("full_leg", 3), ("offcentre", 2)])
 def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> None:
     made = phantom(seed, framing=framing)
-    (found,) = locate_knees([torch.from_numpy(made.pixels)], builtin_locator())
+    found = locate(torch.from_numpy(made.pixels))
     true = sorted(made.knees, key=lambda knee: knee.centre)
     assert len(found) == len(true) > 0
     for place, knee in zip(found, true, strict=True):
@@ -73,22 +79,16 @@ def test_locate_knees_looks_at_films_of_any_sizes_together() -> None:
     together = locate_knees(films, builtin_locator())
     assert [len(places) for places in together] == [2, 1, 2, 2, 0]
     for film, places in zip(films, together, strict=True):
-        (alone,) = locate_knees([film], builtin_locator())
+        alone = locate(film)
         assert [place.quarter_turns for place in places] == [place.quarter_turns for place in alone]
         for one, other in zip(places, alone, strict=True):
             assert math.dist((one.x, one.y), (other.x, other.y)) < 0.01 * other.width
 
 
-@pytest.fixture(scope="module")
-def film() -> Phantom:
-    return phantom(1, framing="bilateral")
-
-
 @pytest.mark.parametrize("turns", [1, 2, 3])
-def test_locate_knees_turns_a_film_upright(film: Phantom, turns: int) -> None:
-    upright = torch.from_numpy(film.pixels)
-    turned = upright.rot90(turns)  # anticlockwise
-    (wanted,), (found,) = (locate_knees([each], builtin_locator()) for each in (upright, turned))
+def test_locate_knees_turns_a_film_upright(turns: int) -> None:
+    turned = PIXELS.rot90(turns)  # anticlockwise
+    wanted, found = locate(PIXELS), locate(turned)
     _, to_film = turn_upright(turned, turns)
     for one, other in zip(wanted, found, strict=True):
         assert other.quarter_turns == turns
@@ -99,43 +99,20 @@ def test_locate_knees_turns_a_film_upright(film: Phantom, turns: int) -> None:
         assert math.dist(place, (other.x, other.y)) < 0.03 * one.width
 
 
-def test_locate_knees_returns_a_single_knee_if_told_so(film: Phantom) -> None:
-    pixels = torch.from_numpy(film.pixels)
-    assert len(locate_knees([pixels], builtin_locator(), single=True)[0]) == 1
-    noise = torch.rand(300, 400, generator=torch.Generator().manual_seed(0))
-    (seen,) = locate_knees([noise], builtin_locator())
-    assert all(knee.score < CERTAIN for knee in seen)
+def test_locate_knees_says_where_there_are_more_and_takes_one_if_told_so() -> None:
+    assert [knee.more for knee in locate(PIXELS)] == [False, False]
+    for axis in (0, 1):
+        several = locate(torch.cat([PIXELS] * 2, axis))
+        assert several
+        assert all(knee.more for knee in several)
+    assert len(locate(PIXELS, single=True)) == 1
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_locate_knees_says_where_there_are_more(film: Phantom, axis: int) -> None:
-    pixels = torch.from_numpy(film.pixels)
-    (one,), (several,) = (
-        locate_knees([torch.cat([pixels] * count, axis)], builtin_locator()) for count in (1, 2)
-    )
-    assert [knee.more for knee in one] == [False, False]
-    assert several
-    assert all(knee.more for knee in several)
-
-
-def test_locate_knees_returns_weak_places_only_if_asked() -> None:
-    films = [torch.from_numpy(phantom(seed, framing="other").pixels) for seed in range(6)]
-    everything = locate_knees(films, builtin_locator(), weak=True)
-    assert any(knee.weak for places in everything for knee in places)
-    assert all(WEAK <= knee.score < LEAST for places in everything for knee in places if knee.weak)
-    usual = [[knee for knee in places if not knee.weak] for places in everything]
-    assert locate_knees(films, builtin_locator()) == usual
-
-
-def test_locate_knees_finds_a_joint_that_was_cut_out_of_its_film(film: Phantom) -> None:
-    pixels = torch.from_numpy(film.pixels)
-    for knee in film.knees:
+def test_locate_knees_finds_a_joint_that_was_cut_out_of_its_film() -> None:
+    for knee in FILM.knees:
         (x0, y0), (x1, y1) = sorted((knee.plateau_medial, knee.plateau_lateral))
-        reach = round(0.68 * (x1 - x0))
-        left, top = round((x0 + x1) / 2) - reach, round((y0 + y1) / 2) - reach
-        crop = pixels[top : top + 2 * reach, left : left + 2 * reach]
-        ((found,),) = locate_knees([crop], builtin_locator())
+        x, y, reach = (x0 + x1) / 2, (y0 + y1) / 2, round(0.68 * (x1 - x0))
+        left, top = round(x) - reach, round(y) - reach
+        (found,) = locate(PIXELS[top : top + 2 * reach, left : left + 2 * reach])
         assert found.score > CERTAIN
-        assert math.dist((found.x + left, found.y + top), ((x0 + x1) / 2, (y0 + y1) / 2)) < 0.05 * (
-            x1 - x0
-        )
+        assert math.dist((found.x + left, found.y + top), (x, y)) < 0.05 * (x1 - x0)

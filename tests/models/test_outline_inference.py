@@ -13,6 +13,8 @@ from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, load_network, loca
 from kneephantoms.rendering import phantom
 from phantom_films import radiograph
 
+needs_bytes = pytest.mark.skipif(not bytes_are_exact(), reason="no exact 8-bit convolutions")
+
 
 def crops(frame: object) -> torch.Tensor:
     """Return standardised crops (2, 1, H, W) of the knees of a phantom."""
@@ -26,7 +28,7 @@ def crops(frame: object) -> torch.Tensor:
     return standardize(torch.stack(views))
 
 
-@pytest.mark.skipif(not bytes_are_exact(), reason="the CPU has no exact 8-bit convolutions")
+@needs_bytes
 def test_byte_outline_network_finds_the_borders_of_float32() -> None:
     network = cpu_outline_network(load_network())
     assert isinstance(network, ByteOutlineNetwork)
@@ -35,12 +37,11 @@ def test_byte_outline_network_finds_the_borders_of_float32() -> None:
     assert seen.float().mean() > 0.5
     assert (found.borders - wanted.borders)[seen].abs().quantile(0.95) < 0.2  # pixels of the crop
     assert (found.margins - wanted.margins).abs().max() < 1
-    assert (network(crops(LEG_FRAME)).argmax(-1) == network(crops(LEG_FRAME)[:1]).argmax(-1))[
-        0
-    ].all()
+    legs = crops(LEG_FRAME)
+    assert (network(legs)[0].argmax(-1) == network(legs[:1])[0].argmax(-1)).all()
 
 
-@pytest.mark.skipif(not bytes_are_exact(), reason="the CPU has no exact 8-bit convolutions")
+@needs_bytes
 def test_byte_outline_network_bears_layers_that_are_never_active() -> None:
     network = load_network()
     for layer in network.encoder[2].children():
@@ -54,7 +55,6 @@ def test_cpu_outline_network_is_exact_where_the_cpu_has_no_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(outline_inference, "bytes_are_exact", lambda: False)
-    wanted, found = (
-        each(crops(LEG_FRAME)) for each in (load_network(), cpu_outline_network(load_network()))
-    )
+    network = load_network()
+    wanted, found = (each(crops(LEG_FRAME)) for each in (network, cpu_outline_network(network)))
     assert torch.allclose(found, wanted, atol=1e-3)

@@ -22,7 +22,6 @@ from kneematch.search.gauss_newton import (
     Level,
     Quadratic,
     anchor,
-    clamp_pose,
     descend,
     linearize,
     pyramid,
@@ -119,17 +118,6 @@ def test_linearize_has_the_value_and_nearly_the_gradient_of_the_soft_energy(
     # The rim counts for less in larger patches; here they are 50 pixels wide.
     assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < 0.25
     assert torch.cosine_similarity(found, wanted, dim=1).min() > 0.97
-
-
-def test_clamp_pose_changes_only_poses_outside_the_range() -> None:
-    v = torch.randn(20, 4, generator=torch.Generator().manual_seed(2))
-    theta = pose_from_vector(0.8 * v.clamp(-2, 2), 0.625)
-    for inside in (1.0, 0.97):
-        assert torch.allclose(clamp_pose(theta, 0.625, inside), theta, atol=1e-6)
-        clamped = clamp_pose(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625, inside)
-        scale = 0.15 + inside * 0.8
-        expected = [scale, inside * (1 - scale), -inside * (1 - 0.625 * scale), inside * 0.13]
-        assert clamped[0].tolist() == pytest.approx(expected)
 
 
 @ENERGY
