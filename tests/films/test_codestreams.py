@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit
 
-from dicom_films import assert_refused
+from dicom_films import assert_refused, gradient
 from kneematch.errors import NotAnImage, NotARadiograph
 from kneematch.films.codestreams import MAX_SCANS, structure_bytes
 from kneematch.films.read import read
@@ -33,9 +33,7 @@ def with_style(
 ) -> bytes:
     """Return a codestream with another coding style, and so with data that do not fit it.
 
-    Args:
-        block: exponent of the side of code-blocks, less 2.
-        precinct: exponent of the side of precincts.
+    The sides of code-blocks (less 2) and precincts are given by their exponents.
     """
     at = frame.index(COD)
     (length,) = struct.unpack_from(">H", frame, at + 2)
@@ -59,11 +57,7 @@ def test_structure_bytes_of_usual_codestreams_are_few_per_pixel() -> None:
 
 @pytest.mark.parametrize(
     ("style", "per_pixel"),
-    [
-        ({"precinct": 1}, 500),
-        ({"block": 0}, 100),
-        ({"precinct": 7, "layers": 65535}, 40),
-    ],
+    [({"precinct": 1}, 500), ({"block": 0}, 100), ({"precinct": 7, "layers": 65535}, 40)],
 )
 def test_structure_bytes_grow_with_blocks_precincts_and_layers(
     style: dict[str, int], per_pixel: int
@@ -108,26 +102,16 @@ def test_read_refuses_jpeg_2000_of_tiny_parts(save_film: Save, style: dict[str, 
     assert_refused(path.parent / "film.j2k", NotAnImage, TOO_MUCH)
 
 
-def with_scans(jpeg: bytes, scans: int) -> bytes:
-    """Return a progressive JPEG with many more scans of nothing (AC coefficients, no bits)."""
-    empty = b"\xff\xda\x00\x08\x01\x01\x00\x01\x05\x00" + b"\0"
-    return jpeg[:-2] + empty * scans + b"\xff\xd9"
-
-
-def progressive(path: Path) -> bytes:
-    grey = np.linspace(0, 255, 60 * 80).reshape(60, 80).astype(np.uint8)
-    Image.fromarray(grey).save(path, "JPEG", progressive=True)
-    return path.read_bytes()
-
-
 def test_read_refuses_a_jpeg_of_thousands_of_scans(tmp_path: Path, save_film: Save) -> None:
-    path = tmp_path / "film.jpg"
-    jpeg = progressive(path)
-    assert read(path).size == (60, 80)
-    path.write_bytes(with_scans(jpeg, MAX_SCANS))
+    """A scan of nothing has AC coefficients and no bits."""
+    path, grey = tmp_path / "film.jpg", gradient(8)
+    Image.fromarray(grey).save(path, "JPEG", progressive=True)
+    assert read(path).size == grey.shape
+    empty_scan = b"\xff\xda\x00\x08\x01\x01\x00\x01\x05\x00" + b"\0"
+    frame = path.read_bytes()[:-2] + empty_scan * MAX_SCANS + b"\xff\xd9"
+    path.write_bytes(frame)
     assert_refused(path, NotAnImage, TOO_MUCH)
-    stored = np.zeros((60, 80), np.uint8)
-    film = save_film(stored, 8, JPEGBaseline8Bit, frame=with_scans(jpeg, MAX_SCANS))
+    film = save_film(grey, 8, JPEGBaseline8Bit, frame=frame)
     assert_refused(film, NotAnImage, TOO_MUCH)
 
 
