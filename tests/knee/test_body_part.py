@@ -9,16 +9,14 @@ import pytest
 
 from kneematch import DetectConfig, Detection, Detector, detect_folder, read
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.films.annotation import load_annotation, save_annotation
+from kneematch.films.annotation import BOXES, load_annotation, save_annotation
 from kneematch.knee.quality import MAX_MATCH_BACK, NO_MATCH, OUTLIER, POOR, judge_match, run_limit
 from kneematch.web.annotate import (
-    Drawing,
     SplitFilm,
     find_problems,
     find_warnings,
     initial_annotation,
     template_pictures,
-    to_annotation,
 )
 from part_films import (
     LANDMARKS,
@@ -105,16 +103,13 @@ def test_detector_follows_turns_that_the_template_allows(tmp_path: Path) -> None
     assert abs(area.rotation_deg) < 10
 
 
-def test_detector_refuses_methods_for_knees(tmp_path: Path) -> None:
+def test_load_refuses_methods_for_knees_and_a_box_that_leaves_the_film(tmp_path: Path) -> None:
+    drawn = part_annotation(tmp_path, "one")
     with pytest.raises(SettingsError, match="`method` search"):
-        Detector.load(template=part_annotation(tmp_path, "one"), method="neural", device="cpu")
-
-
-def test_detector_refuses_a_box_that_leaves_the_film(tmp_path: Path) -> None:
-    drawn = replace(part_annotation(tmp_path, "one"), fine=(300.0, 10.0, 500.0, 200.0))
-    drawn = replace(drawn, red=drawn.fine, green=drawn.fine, coarse=drawn.fine)
+        Detector.load(template=drawn, method="neural")
+    outside = dict.fromkeys(BOXES, (300.0, 10.0, 500.0, 200.0))
     with pytest.raises(TemplateError, match="leaves the film"):
-        Detector.load(template=drawn, device="cpu")
+        Detector.load(template=replace(drawn, **outside))  # type: ignore[arg-type]
 
 
 def test_run_limit_is_robust_and_needs_several_areas() -> None:
@@ -150,8 +145,6 @@ def test_detect_folder_writes_parts_with_their_deviations(tmp_path: Path) -> Non
 def test_annotation_page_draws_one_box_on_any_film(tmp_path: Path) -> None:
     drawn = part_annotation(tmp_path, "any")
     film = SplitFilm.from_film(drawn.film, read(drawn.film))
-    drawing = Drawing(drawn.fine, find="any", landmarks=dict(drawn.landmarks))
-    assert to_annotation(drawing, film) == drawn
     assert find_problems(drawn, film) == find_warnings(drawn, film) == []
     assert template_pictures(drawn, film)["film_size"] == [PART, PART]
     initial, source = initial_annotation(film, tmp_path / "template.json")

@@ -21,16 +21,9 @@ OUTLINES = Outlines(np.stack([X, 0 * X + 490], 1), np.stack([X, 0 * X + 500], 1)
 
 def found_in(side: str) -> Detection:
     """A flagged knee that is turned."""
-    return make_detection(
-        side,
-        (400.25, 500.5),
-        (150.0, 200.0),
-        7.5,
-        landmarks={"margin": (350.0, 510.0)},
-        needs_review=True,
-        reasons=("no frontal knee",),
-        expected_error_px=2.0,
-    )
+    flag: dict[str, Any] = {"needs_review": True, "reasons": ("no frontal knee",)}
+    points = {"margin": (350.0, 510.0)}
+    return make_detection(side, (400.25, 500.5), (150.0, 200.0), 7.5, landmarks=points, **flag)
 
 
 FOUND = {side: found_in(side) for side in ("left", "right")}
@@ -41,13 +34,11 @@ def corrected(**changes: Any) -> Decision:
 
 
 def test_decision_refuses_what_nobody_decides() -> None:
-    areas = {"width_px": 1.0}, {"centre_x_px": math.nan}, {"rotation_deg": 400.0}
-    for area in areas:
+    for area in ({"width_px": 1.0}, {"centre_x_px": math.nan}, {"rotation_deg": 400.0}):
         with pytest.raises(SettingsError, match="No knee can lie at"):
             replace(AREA, **area)
-    nowhere = {"margin": (math.nan, 0.0)}
-    wrongs = {"state": "maybe"}, {"laterality": "B"}, {"landmarks": nowhere}, {"height_px": 0.0}
-    for wrong in wrongs:
+    nowhere = {"landmarks": {"margin": (math.nan, 0.0)}}
+    for wrong in ({"state": "maybe"}, {"laterality": "B"}, nowhere, {"height_px": 0.0}):
         with pytest.raises(SettingsError, match="No reviewer"):
             corrected(**wrong)
     with pytest.raises(SettingsError, match="do not lie on a film"):

@@ -1,6 +1,7 @@
 """Detection: geometry from its matrix, and records that come back as they were."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,10 +29,6 @@ FOUND = make_detection(
 )
 
 
-def through_json(found: Detection) -> Detection:
-    return Detection.from_json(json.dumps(found.to_dict(), allow_nan=False))
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("turn_deg", [0.0, 7.5, -170.0])
 def test_detection_geometry_is_that_of_its_matrix(side: str, turn_deg: float) -> None:
@@ -55,16 +52,13 @@ def test_label_names_the_patients_side_only_where_it_is_known() -> None:
     assert replace(found, alone=True).label == "left knee"
 
 
-@pytest.mark.parametrize(
-    ("mm_per_px", "widths"),
-    [(0.5, "medial 15.0, lateral 15.0 mm"), (None, "medial 25.0, lateral 25.0 % of the plateau's")],
-)
-def test_label_has_the_smallest_widths(mm_per_px: float | None, widths: str) -> None:
+def test_label_has_the_smallest_widths() -> None:
     x = np.linspace(0.0, 120.0, 9)
     femur, tibia = (np.stack([x, np.full(9, y)], axis=1) for y in (0.0, 30.0))
-    bones = Outlines(femur, tibia, "right", mm_per_px=mm_per_px)
-    measured = replace(FOUND, laterality="L", measures=JointMeasures.from_outlines(bones))
-    assert measured.label.startswith(f"left knee, smallest joint space {widths}")
+    for mm_per_px, widths in ((0.5, "15.0, lateral 15.0 mm"), (None, "25.0, lateral 25.0 % of")):
+        bones = Outlines(femur, tibia, "right", mm_per_px=mm_per_px)
+        measured = replace(FOUND, laterality="L", measures=JointMeasures.from_outlines(bones))
+        assert measured.label.startswith(f"left knee, smallest joint space medial {widths}")
 
 
 @pytest.mark.parametrize(
@@ -80,25 +74,15 @@ def test_label_has_the_smallest_widths(mm_per_px: float | None, widths: str) -> 
 def test_file_endings_say_the_patients_side_only_where_it_is_known_and_distinct(
     known: Sequence[str], endings: str
 ) -> None:
-    knees = [
-        make_detection(side, laterality=laterality)
-        for side, laterality in zip(("left", "right"), known, strict=True)
-    ]
+    knees = [make_detection(("left", "right")[k], laterality=known[k]) for k in (0, 1)]
     assert file_endings(knees) == dict(zip(("left", "right"), endings.split(), strict=True))
-
-
-def test_from_matrix_maps_the_templates_landmarks() -> None:
-    points = {"middle": (0.0, 0.0), "corner": (-1.0, -1.0)}
-    found = Detection.from_matrix(FOUND.to_film, points, side="left", method="search")
-    assert found.landmarks["middle"] == FOUND.centre
-    assert found.landmarks["corner"] == pytest.approx(FOUND.corners[0])
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=8, max_size=8))
 def test_from_json_returns_every_number_to_the_last_bit(numbers: list[float]) -> None:
     to_film = np.array([*numbers[:6], 0, 0, 1]).reshape(3, 3)
     found = replace(FOUND, to_film=to_film, landmarks={"": (numbers[6], numbers[7])})
-    again = through_json(found)
+    again = Detection.from_json(json.dumps(found.to_dict(), allow_nan=False))
     assert again.to_film.tobytes() == found.to_film.tobytes()
     assert again.landmarks == found.landmarks
     assert again.to_dict() == found.to_dict()
@@ -107,13 +91,9 @@ def test_from_json_returns_every_number_to_the_last_bit(numbers: list[float]) ->
 @pytest.mark.parametrize(
     "change",
     [
-        {"to_film": [[1, 2]]},
-        {"to_film": None},
-        {"landmarks": {"rim": [1]}},
-        {"landmarks": []},
+        *({"to_film": map_} for map_ in (None, [[1, 2]], [[1, 0, math.inf], [0, 1, 2], [0, 0, 1]])),
+        *({"landmarks": points} for points in ([], {"rim": [1]}, {"rim": [1, math.nan]})),
         {"colour": "red"},
-        {"to_film": [[1, 0, float("inf")], [0, 1, 2], [0, 0, 1]]},
-        {"landmarks": {"rim": [1, float("nan")]}},
         {"side": "../left"},
         {"laterality": "../R"},
     ],

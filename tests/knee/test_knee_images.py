@@ -42,20 +42,12 @@ def test_knee_images_show_what_to_film_says(mirrored: bool, degrees: float, turn
     assert (torch.linalg.det(view.to_film[0][:2, :2]) < 0) == mirrored
 
 
-def test_knee_images_have_plateaus_of_100_pixels_in_the_middle() -> None:
-    ends = torch.tensor([[250.0, 240.0], [350.0, 240.0]]).double()
-    view = knee_images(torch.zeros(500, 600), [KneeLocation(300, 240, 100, 0.0, False)])
-    inside = transform(torch.linalg.inv(view.to_film[0]), ends)
-    assert np.abs(inside.numpy() - [[-0.4, 0.0], [0.4, 0.0]]).max() < 0.01
-
-
 BOTH = (True, False)  # the lateral sides of two knees point outwards
 
 
-def bare_film(laterality: str | None = None, seen_from_front: bool | None = None) -> Radiograph:
-    return Radiograph(
-        np.zeros((2, 2), np.float32), laterality=laterality, seen_from_front=seen_from_front
-    )
+def bare_film(laterality: str | None = None, from_front: bool | None = None) -> Radiograph:
+    pixels = np.zeros((2, 2), np.float32)
+    return Radiograph(pixels, laterality=laterality, seen_from_front=from_front)
 
 
 def both(first: str, second: str, source: str, conflict: str = "") -> tuple[Laterality, ...]:
@@ -112,13 +104,13 @@ def test_resolve_laterality_of_two_knees_follows_the_markers(letters: str, expec
 
 
 def test_resolve_laterality_reports_sources_that_disagree() -> None:
-    flipped = bare_film("B", seen_from_front=False)
+    flipped = bare_film("B", from_front=False)
     known = resolve_laterality(flipped, BOTH, "R")
     assert known == both("R", "L", "user", "sides disagree (user and header)")
-    (one,) = resolve_laterality(bare_film("R", seen_from_front=True), [False])
+    (one,) = resolve_laterality(bare_film("R", from_front=True), [False])
     assert one == Laterality("R", "header", "sides disagree (header)")
     markers = [Marker("L", 0.1), Marker("R", 0.9)]
-    known = resolve_laterality(bare_film("B", seen_from_front=True), BOTH, markers=markers)
+    known = resolve_laterality(bare_film("B", from_front=True), BOTH, markers=markers)
     assert known == both("R", "L", "header", "sides disagree (header and marker)")
 
 

@@ -12,6 +12,7 @@ from kneematch.knee.measure import (
     CROSSING,
     LATERAL,
     MEDIAL,
+    NO_SD,
     NO_SIDE,
     PICTURE_UNITS,
     SHORT_SHAFT,
@@ -72,13 +73,13 @@ def rotated(outlines: Outlines, degrees: float) -> Outlines:
     """The same knee on a film that was turned and enlarged."""
     c, s = 1.5 * math.cos(math.radians(degrees)), 1.5 * math.sin(math.radians(degrees))
     turn = np.array([[c, s], [-s, c]])
-    return Outlines(
-        outlines.femur @ turn + 70,
-        outlines.tibia @ turn + 70,
-        outlines.medial,
-        femur_sides=tuple(side @ turn + 70 for side in outlines.femur_sides),  # type: ignore[arg-type]
-        tibia_sides=tuple(side @ turn + 70 for side in outlines.tibia_sides),  # type: ignore[arg-type]
-    )
+
+    def moved(pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        return pair[0] @ turn + 70, pair[1] @ turn + 70
+
+    femur, tibia = moved((outlines.femur, outlines.tibia))
+    sides = (moved(pair) for pair in (outlines.femur_sides, outlines.tibia_sides))
+    return Outlines(femur, tibia, outlines.medial, NO_SD, NO_SD, *sides)
 
 
 @pytest.mark.parametrize("turn_deg", [0.0, 3.0, -20.0])
@@ -113,11 +114,9 @@ def test_measure_outlines_of_a_wedge() -> None:
 def test_tibiofemoral_angle_of_straight_shafts() -> None:
     assert tibiofemoral_angle(legs(0.0, 0.0)).value == pytest.approx(0)
     lean = math.tan(math.radians(6))
-    assert tibiofemoral_angle(legs(0.0, -lean)).value == pytest.approx(
-        6
-    )  # the foot is medial: varus
-    assert tibiofemoral_angle(legs(lean, 0.0)).value == pytest.approx(6)
-    assert tibiofemoral_angle(rotated(legs(0.0, -lean), 25.0)).value == pytest.approx(6)
+    varus = legs(0.0, -lean)  # the foot is medial
+    for known in (varus, legs(lean, 0.0), rotated(varus, 25.0)):
+        assert tibiofemoral_angle(known).value == pytest.approx(6)
     assert tibiofemoral_angle(legs(0.0, 0.0, reach=160)).value is None  # 0.8 plateau widths
     short, long = (
         measure_outlines(legs(0.0, -lean, reach))["tibiofemoral_angle"] for reach in (200, 300)
@@ -214,11 +213,12 @@ def test_outlines_survive_json() -> None:
     assert again.width_mm == pytest.approx(0.2 * 200 / 3, abs=1e-3)
 
 
-@pytest.mark.parametrize("change", [{"femur": []}, {"medial": "up"}, {"tibia": [[0, "x"]]}])
-def test_outlines_from_dict_refuses_what_is_no_outline(change: dict[str, object]) -> None:
+def test_outlines_from_dict_refuses_what_is_no_outline() -> None:
     plain = Outlines(CONDYLES, SPINES, "left").to_dict()
-    with pytest.raises(SettingsError, match=r"outline|medial"):
-        Outlines.from_dict(plain | change)
+    changes: list[dict[str, object]] = [{"femur": []}, {"medial": "up"}, {"tibia": [[0, "x"]]}]
+    for change in changes:
+        with pytest.raises(SettingsError, match=r"outline|medial"):
+            Outlines.from_dict(plain | change)
 
 
 def test_measure_outlines_names_compartments_by_the_picture_where_medial_is_unknown() -> None:
@@ -226,8 +226,6 @@ def test_measure_outlines_names_compartments_by_the_picture_where_medial_is_unkn
     found, expected = measure_outlines(unknown), measure_outlines(known)
     assert found["jsw_left_minimum"] == expected["jsw_medial_minimum"]
     assert found["joint_space_right_area"] == expected["joint_space_lateral_area"]
-    assert {found[name] for name in UNITS} == {
-        Measure(None, None, u, NO_SIDE) for u in set(UNITS.values())
-    }
+    assert all(found[name] == Measure(None, None, UNITS[name], NO_SIDE) for name in UNITS)
     assert found.keys() == {**UNITS, **PICTURE_UNITS}.keys()
     assert landmarks(unknown) == {}

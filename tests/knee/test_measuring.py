@@ -77,16 +77,14 @@ def test_measure_placed_knees_looks_for_obstacles_at_the_new_place(made: Phantom
     assert (good.needs_review, good.reasons, cut.needs_review) == (False, (), False)
 
 
+@pytest.mark.parametrize(("factor", "stated"), [(1.0, True), (10.0, False), (0.1, False)])
 def test_measure_knees_states_no_lengths_by_an_implausible_spacing(
-    made: Phantom, untrained: OutlineNetwork
+    made: Phantom, untrained: OutlineNetwork, factor: float, stated: bool
 ) -> None:
-    film, found = radiograph(made), detection(made, 0)
-    assert film.mm_per_px is not None
-    for factor, stated in ((1.0, True), (10.0, False), (0.1, False)):
-        scaled = replace(film, mm_per_px=factor * film.mm_per_px)
-        (knee,) = measure_knees(scaled, [found], untrained)
-        assert knee.measures is not None
-        assert (knee.measures.outlines.mm_per_px is not None) == stated
+    film = replace(radiograph(made), mm_per_px=factor * made.mm_per_px)
+    (knee,) = measure_knees(film, [detection(made, 0)], untrained)
+    assert knee.measures is not None
+    assert (knee.measures.outlines.mm_per_px is not None) == stated
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -125,9 +123,8 @@ def test_until_jump_ends_a_side_that_jumps_outwards_and_no_other() -> None:
     inwards = np.stack([np.where(y < 8, 100.0, 80.0), y], axis=1)  # from the fibula to the tibia
     outwards = np.stack([np.where(y < 15, 100.0, 130.0), y], axis=1)
     across = np.array([100.0, 0.0])  # the plateau's ends; the side is the right one
-    assert np.array_equal(until_jump(inwards, across), inwards)
-    assert np.array_equal(until_jump(outwards, across), outwards[:15])
-    assert np.array_equal(until_jump(outwards, -across), outwards)  # of a left side, inwards
+    for side, direction, kept in ((inwards, 1, 20), (outwards, 1, 15), (outwards, -1, 20)):
+        assert np.array_equal(until_jump(side, direction * across), side[:kept])
     assert until_jump(outwards[:0], across).shape == (0, 2)
 
 

@@ -6,9 +6,8 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from kneematch.knee import metal
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.metal import find_metal
+from kneematch.knee.metal import find_metal, label_regions
 from kneematch.models.locator import VIEW_SIZE, KneeLocation
 from kneephantoms import phantom
 
@@ -58,51 +57,13 @@ def test_find_metal_sees_metal_in_white_bones(view: Tensor) -> None:
     assert not has_metal(with_disc(white, 0.1, 0.3, softness=15.0, brightness=1.2))
 
 
-def drawn_shapes(seed: int) -> Tensor:
-    """A view with rectangles of any brightness on a background that is more or less smooth."""
-    rng = np.random.default_rng(seed)
-    view = 0.6 * ndimage.uniform_filter(rng.random(VIEW_SIZE), int(rng.integers(1, 40)))
-    for _ in range(rng.integers(1, 6)):
-        top, left, height, width = rng.integers((100, 40, 5, 5), (300, 200, 80, 80))
-        view[top : top + height, left : left + width] = rng.uniform(0, 1.5)
-    view = ndimage.uniform_filter(view, int(rng.integers(1, 7)))
-    return torch.from_numpy((view + rng.normal(0, 0.02, VIEW_SIZE)).astype(np.float32))
-
-
-def metal_by_scipy(view: Tensor) -> bool:
-    """The same as find_metal, region by region, as plainly as SciPy can say it."""
-    part = view[metal.ROWS, metal.COLUMNS].numpy()
-    bones, beside = metal._bones_and_beside()
-    part = -part if part[bones].mean() < part[:, beside].mean() else part
-    low, high = np.percentile(part, metal.QUANTILES).astype(np.float32)
-    grey = ((part - low) / (high - low)).clip(max=1.0)
-    fall, farther = (
-        ndimage.maximum_filter(grey, side) - ndimage.minimum_filter(grey, side)
-        for side in (metal.NEARBY, metal.FARTHER)
-    )
-    for level in np.array(metal.LEVELS, np.float32):
-        bright = ndimage.grey_opening(grey, metal.THINNEST) > level
-        labels, count = ndimage.label(bright)
-        for region in (labels == number for number in range(1, count + 1)):
-            core = ndimage.binary_erosion(region, border_value=1)
-            if region.sum() < metal.SMALLEST * metal.PLATEAU**2 or not core.any():
-                continue
-            edge, uneven = region & ~core, grey[core].std()
-            sharp = (fall[edge] > metal.SHARPNESS + metal.UNEVENNESS * uneven).mean()
-            if (
-                region.sum() >= metal.LARGE * metal.PLATEAU**2
-                and edge.sum() < metal.ROUND * np.sqrt(region.sum())
-                and grey[core].mean() > metal.BRIGHTEST
-            ):
-                least = max(metal.LEAST_FALL, metal.EVENNESS * uneven)
-                sharp = max(sharp, (farther[edge] > least).mean())
-            if bones[region].mean() > metal.IN_BONES and sharp >= metal.SHARP_SHARE:
-                return True
-    return False
-
-
-def test_find_metal_equals_scipy_on_drawn_shapes() -> None:
-    views = [drawn_shapes(seed) for seed in range(60)]
-    found = find_metal(torch.stack(views))
-    assert found == [metal_by_scipy(view) for view in views]
-    assert 10 < sum(found) < 50
+def test_label_regions_equals_scipy() -> None:
+    noise = np.random.default_rng(0).random((6, 90, 70))
+    grey = ndimage.gaussian_filter(noise, (0, 2, 2))
+    masks = grey > np.quantile(grey, [0.2, 0.4, 0.5, 0.6, 0.8, 1.0])[:, None, None]
+    found = label_regions(masks)
+    cross = np.zeros((3, 3, 3), bool)  # no region reaches from one mask into another
+    cross[1] = ndimage.generate_binary_structure(2, 1)
+    labels, count = ndimage.label(masks, cross)
+    assert count > 50
+    assert len({*found}) == len({*zip(found, labels[masks], strict=True)}) == count

@@ -14,7 +14,6 @@ import onnx
 import pytest
 from PIL import Image
 
-from kneematch.errors import SettingsError
 from kneematch.films.read import read_isolated
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
@@ -40,11 +39,6 @@ def run(exported: Path) -> Run:
     return partial(run_onnx, exported)
 
 
-@pytest.fixture(scope="module")
-def detector() -> Detector:
-    return float32_detector(builtin_model())
-
-
 def run_onnx(folder: Path, *films: Path) -> list[dict[str, Any]]:
     """Run run_onnx.py by itself, where torch and kneematch cannot be imported."""
     for name in ("torch", "kneematch"):
@@ -67,6 +61,11 @@ def float32_detector(path: Path) -> Detector:
         check=partial(check_consistency, networks, larger),
         preparation=replace(loaded.preparation, precise=True),
     )
+
+
+@pytest.fixture(scope="module")
+def detector() -> Detector:
+    return float32_detector(builtin_model())
 
 
 def films_of(folder: Path, framing: str, count: int = 2, **others: Any) -> list[Path]:
@@ -160,10 +159,3 @@ def test_export_onnx_graphs_are_valid_and_say_what_they_hold(exported: Path) -> 
         onnx.checker.check_model(graph, full_check=True)
         about = {each.key: each.value for each in graph.metadata_props}
         assert set(json.loads(about["landmarks"])) == {"plateau_medial", "plateau_lateral"}
-
-
-def test_export_onnx_keeps_files_that_are_there(exported: Path) -> None:
-    before = (exported / "pose.onnx").stat().st_mtime_ns
-    with pytest.raises(SettingsError, match="`force`"):
-        export_onnx(exported)
-    assert (exported / "pose.onnx").stat().st_mtime_ns == before

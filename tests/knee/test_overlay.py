@@ -48,10 +48,8 @@ def test_draw_detections_outlines_the_areas() -> None:
         assert box_of(shown) == pytest.approx((x0, y0, x1, y1), abs=4)
         x, y = map(round, found.centre)
         assert not shown[y - 80 : y + 80, x - 80 : x + 80].any()
-        counts = [
-            int(shown[round(y) - 8 : round(y) + 9, round(x) - 8 : round(x) + 9].sum())
-            for x, y in found.corners
-        ]
+        places = found.corners.round().astype(int)
+        counts = [int(shown[y - 8 : y + 9, x - 8 : x + 9].sum()) for x, y in places]
         assert counts[0] > 1.5 * max(counts[1:])  # the template's top left corner
 
 
@@ -63,29 +61,25 @@ def test_draw_detections_draws_films_with_areas_outside_them(place: tuple[float,
     assert near(picture, LEFT_COLOUR)[120:320, 60:260].any()
 
 
-def test_draw_detections_marks_landmarks_by_crosses() -> None:
-    marked = replace(RIGHT, landmarks={"rim": (400.5, 200.5)})
-    x0, y0, x1, y1 = changed([marked], [RIGHT])
-    assert ((x0 + x1) / 2, (y0 + y1) / 2) == pytest.approx((400, 200), abs=1.5)
-    assert 4 <= x1 - x0 <= 30
-
-
-def changed(
-    one: list[Detection], other: list[Detection], *, thumbnail: bool = False
-) -> tuple[int, int, int, int]:
+def changed(one: Detection, other: Detection) -> tuple[int, int, int, int]:
     """Where two pictures of 600 x 400 pixels differ."""
+    film = grey(400, 600)
     first, second = (
-        np.asarray(draw_detections(grey(400, 600), each, thumbnail=thumbnail))[:400].astype(int)
-        for each in (one, other)
+        np.asarray(draw_detections(film, [area]))[:400].astype(int) for area in (one, other)
     )
     return box_of(np.abs(first - second).max(-1) > 40)
+
+
+def test_draw_detections_marks_landmarks_by_crosses() -> None:
+    x0, y0, x1, y1 = changed(replace(RIGHT, landmarks={"rim": (400.5, 200.5)}), RIGHT)
+    assert ((x0 + x1) / 2, (y0 + y1) / 2) == pytest.approx((400, 200), abs=1.5)
+    assert 4 <= x1 - x0 <= 30
 
 
 @pytest.mark.parametrize("y0", [-150, 120, 390])
 def test_draw_detections_writes_the_side_above_the_area(y0: float) -> None:
     found = area("right", 300, y0, 200)
-    sides = (replace(found, laterality=side) for side in "RL")
-    x0, top, x1, bottom = changed(*([side] for side in sides))
+    x0, top, x1, bottom = changed(*(replace(found, laterality=side) for side in "RL"))
     assert 8 <= bottom - top <= 25
     assert 2 < top < bottom < 397
     assert 300 < x0 < x1 < 500
@@ -114,7 +108,7 @@ def test_draw_detections_outlines_the_bones_of_measured_knees() -> None:
     x = np.linspace(380.0, 500.0, 9)
     lines = (np.stack([x, np.full(9, y)], axis=1) for y in (200.0, 230.0))
     measured = replace(RIGHT, measures=JointMeasures.from_outlines(Outlines(*lines, "left")))
-    assert changed([measured], [RIGHT]) == pytest.approx((380, 200, 500, 230), abs=4)
+    assert changed(measured, RIGHT) == pytest.approx((380, 200, 500, 230), abs=4)
 
 
 def test_draw_detections_reduces_large_films() -> None:

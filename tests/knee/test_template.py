@@ -12,11 +12,9 @@ import torch
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.knee.detector import Detector
-from kneematch.knee.template import (
-    cut_from_view,
-)
+from kneematch.knee.template import cut_from_view
 from kneematch.paper.pose import pose_matrix
-from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, transform
+from kneematch.sampling import View, axes_to_film, compose, transform
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 
@@ -32,32 +30,33 @@ DRAWN = Annotation(
 )
 
 
-def half(*, mirrored: bool = False) -> View:
-    """A half that covers x from 1000 to 1200 and y from 500 to 820 of its film."""
-    pixels = torch.rand(SIZE, generator=torch.Generator().manual_seed(0))
-    return View(pixels, rectangle_to_film(1000, 500, 1200, 820, mirrored=mirrored))
+def half(angle: float = 0.0, *, mirrored: bool = False) -> View:
+    """A half that covers x from 1000 to 1200 and y from 500 to 820 of its film.
 
-
-def test_cut_from_view_takes_the_pixels_in_the_box() -> None:
-    view = half()
-    template, theta = cut_from_view(view, DRAWN)
-    assert template.size == (48, 40)
-    assert template.aspect == 1.2
-    assert torch.allclose(template.image, view.pixels[50:98, 30:70], atol=1e-4)
-    assert theta.tolist() == pytest.approx([0.4, 0.0, (-0.375 + 0.225) / 2, 0.0])
-
-
-def rotated(angle: float, *, mirrored: bool = False) -> View:
-    """A view of the same place as `half`, turned by an angle in radians."""
+    It may be turned by an angle in radians.
+    """
     pixels = torch.rand(SIZE, generator=torch.Generator().manual_seed(0))
     cos, sin, right = math.cos(angle), math.sin(angle), -100 if mirrored else 100
     to_film = axes_to_film((right * cos, right * sin), (-160 * sin, 160 * cos), (1100, 660))
     return View(pixels, to_film)
 
 
+def test_cut_from_view_takes_the_pixels_and_windows_in_the_box() -> None:
+    view = half()
+    template, theta = cut_from_view(view, DRAWN)
+    assert (template.size, template.aspect) == ((48, 40), 1.2)
+    assert torch.allclose(template.image, view.pixels[50:98, 30:70], atol=1e-4)
+    assert theta.tolist() == pytest.approx([0.4, 0.0, (-0.375 + 0.225) / 2, 0.0])
+    assert template.red == (..., slice(10, 30), slice(2, 14))
+    assert template.green == (..., slice(12, 32), slice(28, 38))
+    mirrored, _ = cut_from_view(half(mirrored=True), DRAWN)
+    assert mirrored.red == (..., slice(10, 30), slice(26, 38))
+    assert mirrored.green == (..., slice(12, 32), slice(2, 12))
+
+
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_cut_from_view_keeps_a_box_as_drawn_in_a_rotated_view(mirrored: bool) -> None:
-    view = rotated(0.1, mirrored=mirrored)
+    view = half(0.1, mirrored=mirrored)
     template, theta = cut_from_view(view, DRAWN)
     assert template.size == (48, 40)
     assert float(theta[3]) == pytest.approx(0.1 if mirrored else -0.1)
@@ -66,15 +65,6 @@ def test_cut_from_view_keeps_a_box_as_drawn_in_a_rotated_view(mirrored: bool) ->
     x0, y0, x1, y1 = DRAWN.fine
     wanted = [[x1, y0], [x0, y1]] if mirrored else [[x0, y0], [x1, y1]]
     assert corners.numpy() == pytest.approx(np.array(wanted), abs=0.01)
-
-
-def test_cut_from_view_gives_windows_in_pixels_of_the_template() -> None:
-    template, _ = cut_from_view(half(), DRAWN)
-    assert template.red == (..., slice(10, 30), slice(2, 14))
-    assert template.green == (..., slice(12, 32), slice(28, 38))
-    mirrored, _ = cut_from_view(half(mirrored=True), DRAWN)
-    assert mirrored.red == (..., slice(10, 30), slice(26, 38))
-    assert mirrored.green == (..., slice(12, 32), slice(2, 12))
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -117,7 +107,7 @@ def test_cut_from_view_refuses_boxes_that_cannot_serve(change: Any, said: str) -
     with pytest.raises(TemplateError, match=rf"^film\.dcm: .*{said}"):
         cut_from_view(half(), replace(DRAWN, **change))
     with pytest.raises(TemplateError, match=r"rotated by 11 degrees, but at most 7"):
-        cut_from_view(rotated(0.2), DRAWN)
+        cut_from_view(half(0.2), DRAWN)
 
 
 def test_detector_takes_a_template_of_a_knee_across_both_halves(tmp_path: Path) -> None:
