@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kneematch.knee.knee_images import knee_images
-from kneematch.models.findings import NOTHING, Findings, find_findings
+from kneematch.models.findings import NOTHING, find_findings
 from kneematch.models.locator import VIEW_SIZE, KneeLocation
 from kneephantoms import plan_film, render, true_knees
 
@@ -62,9 +62,3 @@ def test_find_findings_ignores_things_beside_the_bones(plain: Tensor) -> None:
     rows, columns = (torch.arange(side) for side in VIEW_SIZE)
     shown[:, (rows[:, None] - 260).square() + (columns - 235).square() < 200] = 1.0
     assert sum(each.metal for each in find_findings(shown)) <= 1
-
-
-def test_find_findings_judges_each_view_by_itself(plain: Tensor) -> None:
-    mixed = torch.cat([plain[:2], views(SEEDS[0], "total")])
-    assert find_findings(mixed) == [found for view in mixed for found in find_findings(view[None])]
-    assert Findings(metal=True) in find_findings(mixed)

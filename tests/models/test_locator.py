@@ -14,7 +14,6 @@ from kneematch.models.locator import (
     builtin_locator,
     choose_knees,
     is_pair,
-    is_plausible,
     locate_knees,
     turn_upright,
 )
@@ -52,12 +51,6 @@ def test_is_pair_wants_knees_of_one_person() -> None:
         assert not is_pair(LEFT, replace(RIGHT, **change))
 
 
-def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough() -> None:
-    for x, width, plausible in [(100, 30, True), (5, 30, False), (195, 30, False), (100, 5, False)]:
-        knee = KneeLocation(x, 50.0, width, 0.0, lateral_left=0.0)
-        assert is_plausible(knee, (100, 200)) == plausible
-
-
 @pytest.mark.parametrize(("framing", "seed"), [("single", 4), ("full_leg", 3), ("offcentre", 2)])
 def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> None:
     made = phantom(seed, framing=framing)
@@ -70,19 +63,6 @@ def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> No
         assert place.width == pytest.approx(width, rel=0.12)
         assert place.mirrored == knee.lateral_is_left
         assert place.score > 0.3
-
-
-def test_locate_knees_looks_at_films_of_any_sizes_together() -> None:
-    kinds = ("bilateral", "single", "full_leg")
-    films = [torch.from_numpy(phantom(k, framing=kind).pixels) for k, kind in enumerate(kinds)]
-    films += [films[0].rot90(1), torch.zeros(64, 80)]
-    together = locate_knees(films, builtin_locator())
-    assert [len(places) for places in together] == [2, 1, 2, 2, 0]
-    for film, places in zip(films, together, strict=True):
-        alone = locate(film)
-        assert [place.quarter_turns for place in places] == [place.quarter_turns for place in alone]
-        for one, other in zip(places, alone, strict=True):
-            assert math.dist((one.x, one.y), (other.x, other.y)) < 0.01 * other.width
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])

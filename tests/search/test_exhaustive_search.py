@@ -43,17 +43,6 @@ def test_exhaustive_search_finds_both_knees_of_phantoms(
         assert ((found[1] - alone[0]).abs() * 250).max() < 0.01  # pixels
 
 
-@ENERGY
-def test_exhaustive_search_finds_the_template_in_its_own_film(
-    knees: Callable, energy: MakeProblem
-) -> None:
-    found = exhaustive_search(phantoms(knees, (TEMPLATE,), energy=energy))[0, 1]
-    truth = knees(TEMPLATE, HEIGHT).truth[1]
-    assert ((found - truth)[:3].abs() * 250).max() < 2  # pixels; the other knee pulls at it
-    alone = energy(knees(TEMPLATE, HEIGHT).halves[None, 1:], knees(TEMPLATE, HEIGHT).template)
-    assert ((exhaustive_search(alone)[0, 0] - truth)[:3].abs() * 250).max() < 0.5
-
-
 def test_exhaustive_search_is_finite_on_black_halves(knees: Callable) -> None:
     halves = torch.stack([knees(seed, HEIGHT).halves for seed in SEEDS[:2]])
     halves[0] = 0

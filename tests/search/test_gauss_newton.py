@@ -1,4 +1,4 @@
-"""The descent never ascends and finds the truth, or stays near a start that it trusts."""
+"""The descent never ascends, and stays near a start that it trusts."""
 
 from collections.abc import Callable
 
@@ -19,66 +19,18 @@ from kneematch.sampling import sample
 from kneematch.search.gauss_newton import (
     LEVELS,
     QUICK_LEVELS,
-    Level,
     Quadratic,
     anchor,
-    descend,
     linearize,
     pyramid,
     refine_anchored,
 )
 from kneematch.search.robust_energy import robust_problem
 
-COARSE_TO_FINE = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
-
 ENERGY = pytest.mark.parametrize("energy", [paper_problem, robust_problem])
 SIDES = pytest.mark.parametrize("sides", [1, 2])
-OFFSETS = torch.tensor(
-    [
-        [1.03, 0.02, -0.015, 0.015],
-        [0.975, -0.025, 0.02, -0.02],
-        [1.04, -0.015, -0.015, 0.0],
-        [0.965, 0.025, 0.01, 0.025],
-    ],
-    dtype=torch.float64,
-)  # a factor of the scale, shifts, a turn: inside the valley of the lowest energy
 
 OFF = torch.tensor([0.02, 0.05, -0.03, 0.02], dtype=torch.float64)  # a tenth of the knee's width
-
-
-@ENERGY
-@SIDES
-def test_descend_never_ends_higher_than_it_starts(
-    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
-) -> None:
-    template, _ = cut(clouds(seed=1))
-    question = energy(clouds(12, sides), template)
-    v = torch.randn(12, sides, 4, generator=torch.Generator().manual_seed(2))
-    before, level = pose_from_vector(v, 1 / 1.6), Level(1, 10, 0.1)
-    after = descend(question, before, level)
-    high, low = (linearize(question, theta, level.softness).value for theta in (before, after))
-    assert bool((low <= high).all())
-    assert (low < high - 0.02).sum() >= 9
-
-
-@ENERGY
-@pytest.mark.parametrize("seed", [9, 42])
-def test_descend_returns_to_the_truth(knees: Callable, energy: MakeProblem, seed: int) -> None:
-    film = knees(seed)
-    count, (height, width) = len(OFFSETS), film.halves.shape[-2:]
-    halves = film.halves[1].expand(count, 1, height, width)
-    question = energy(halves, film.template)
-    truth = film.truth[1]
-    around = torch.cat([truth[:1] * OFFSETS[:, :1], truth[1:] + OFFSETS[:, 1:]], dim=1)
-    sizes = pyramid(question, tuple(level.shrink for level in COARSE_TO_FINE))
-    theta = around.float()[:, None]
-    for level in COARSE_TO_FINE:
-        theta = descend(sizes[level.shrink], theta, level)
-    apart = (theta[:, 0] - truth).abs()
-    assert (apart[:, :3] * width / 2).max() < 0.7  # pixels
-    assert apart[:, 3].max() < 0.01
-    at_truth = question.energy(truth.float().expand(count, 1, 4))
-    assert (question.energy(theta) - at_truth).max() < 2e-3
 
 
 def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,16 +10,6 @@ from torch import Tensor
 from kneematch.search.robust_energy import normalize_local_contrast, robust_problem
 
 SIZE = (160, 100)
-
-
-def test_robust_problem_has_a_term_for_the_local_contrast(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds())
-    film, local = robust_problem(clouds(1, 2), template).terms
-    assert film.weight + local.weight == 1
-    assert local.images.shape == (1, 2, 96, 60)
-    assert torch.equal(local.template.image, template.local_contrast)
-    with pytest.raises(ValueError, match="no local contrast"):
-        robust_problem(clouds(1, 2), replace(template, local_contrast=None))
 
 
 def test_robust_problem_has_a_low_energy_only_at_the_template(
