@@ -69,12 +69,12 @@ def test_requirements_of_the_image_have_hashes_and_the_tested_versions() -> None
 def test_licences_page_lists_every_dependency_and_no_copyleft() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "licences.py")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rows = [line.split(" | ") for line in printed.splitlines() if line.endswith(" |")]
-    assert len(rows) > 50
+    rows = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert len(rows) > 15
     page = (ROOT / "docs" / "licences.md").read_text("utf-8")
-    for name, licence in rows:
-        assert f"\n{name} |" in page
-        assert not re.search("GPL|General Public|UNKNOWN", licence), name
+    for row in rows:
+        assert f"\n{row}\n" in page
+        assert not re.search("GPL|General Public|UNKNOWN", row), row
 
 
 def test_images_have_a_pinned_base_an_own_user_and_no_secrets() -> None:
