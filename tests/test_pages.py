@@ -131,16 +131,18 @@ def test_paper_page_names_what_exists() -> None:
 
 def make_visits(folder: Path) -> None:
     """Make two measured runs of the same patients, and a third with a corrected outline."""
-    synthesize(folder / "films", SMALL)
+    rows = ["film,patient,visit\n"]
     for visit in ("baseline", "follow-up", "out"):
-        detect_folder(folder / "films", folder / visit, DetectConfig(measure=True, workers=0))
+        synthesize(folder / "films" / visit, SMALL)
+        films = sorted((folder / "films" / visit).glob("*.dcm"))
+        detect_folder(films, folder / visit, DetectConfig(measure=True, workers=0))
+        rows += [f"{film},{film.stem},{visit}\n" for film in films if visit != "out"]
+    (folder / "visits.csv").write_text("".join(rows), encoding="utf-8")
     with Run(folder / "out") as run:
         knee = run.record(1).found[0]
         assert knee.measures is not None
         drawn = replace(knee.measures.outlines, corrected=True)
         run.decide(1, knee.side, Decision("corrected", Area.from_detection(knee), outlines=drawn))
-    patients = (f"{path.name},{path.stem}\n" for path in (folder / "films").glob("*.dcm"))
-    (folder / "patients.csv").write_text("".join(["film,patient\n", *patients]), encoding="utf-8")
 
 
 @pytest.mark.matrix

@@ -88,7 +88,7 @@ def test_place_has_one_scale_for_the_knees_of_a_film_without_spacing() -> None:
 
 @pytest.mark.parametrize("wrong", [{"mm": 0.0}, {"spacing_mm": -1.0}, {"mm": 0.3 * MOST_PX + 1}])
 def test_crop_size_refuses_what_makes_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="more than 0|too large|finite"):
+    with pytest.raises(SettingsError, match=r"more than 0|too large|finite"):
         CropSize(**wrong)
 
 

@@ -147,7 +147,7 @@ def test_commands_bear_sequences_nested_hundreds_deep(folder: Path, run: Run) ->
     commands = {
         "detect": ("detect", ".", "-o", "out", *SEARCH, "--series", "", "--export", "dicom"),
         "info": ("info", *(f"phantom-0000{k}.dcm" for k in range(3))),
-        "evaluate": ("evaluate", ".", "-o", "scores", "--series", "", *EVALUATE),
+        "evaluate": ("evaluate", ".", "-o", "scores", *EVALUATE),
     }
     for name, command in commands.items():
         done = run(*command)

@@ -81,7 +81,7 @@ def test_node_gives_up_a_film_that_ends_every_worker(
     ((tries, reason),) = eventually(lambda: node.queue.query(failed), "it is given up")
     assert (tries, caplog.text.count("Film 1 is tried again")) == (3, 3)
     assert "the process that read it ended" in reason
-    assert not film.exists()
+    eventually(lambda: not film.exists(), "its file is removed")
     node.finish()
     node.queue.close()
 

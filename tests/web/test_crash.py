@@ -78,6 +78,7 @@ def test_review_survives_the_crash_of_a_decoder(run_folder: Path, films: list[Pa
     for name in ("deadly.png", "healthy.png"):
         write_png16(folder / name, read(films[0]).pixels)
     with Run(run_folder) as run:
+        run.store(folder=str(folder))
         for film, path in ((2, "deadly.png"), (3, "healthy.png")):
             run.sql.execute("UPDATE films SET path = ? WHERE id = ?", (path, film))
     page = build_opener(HTTPCookieProcessor())
