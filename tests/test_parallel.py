@@ -105,16 +105,20 @@ def test_map_in_workers_gives_up_when_no_worker_ever_starts() -> None:
         list(results)
 
 
+def child() -> int:
+    """The process that calls are made in."""
+    return call_in_child(operator.methodcaller("__call__"), os.getpid)
+
+
 def test_call_in_child_survives_a_crash_and_keeps_its_process() -> None:
-    first = call_in_child(operator.methodcaller("__call__"), os.getpid)
-    assert first == call_in_child(operator.methodcaller("__call__"), os.getpid) != os.getpid()
+    first = child()
+    assert first == child() != os.getpid()
     assert call_in_child(signal.raise_signal, signal.SIGABRT) == WorkerDied(-signal.SIGABRT)
-    assert call_in_child(operator.methodcaller("__call__"), os.getpid) not in (first, os.getpid())
+    assert child() not in (first, os.getpid())
 
 
 def test_start_early_starts_the_process_that_workers_are_forked_from() -> None:
     code = """
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing import forkserver
 from kneematch.parallel import start_early
@@ -142,15 +146,14 @@ def test_call_in_child_works_in_the_present_folder(
 def test_call_in_child_blames_no_item_for_a_missing_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get_process = operator.methodcaller("__call__"), os.getpid
-    child = call_in_child(*get_process)
+    before = child()
     (tmp_path / "gone").mkdir()
     with monkeypatch.context() as here:
         here.chdir(tmp_path / "gone")
         (tmp_path / "gone").rmdir()
         with pytest.raises(FileNotFoundError):
             call_in_child(operator.neg, 1)
-    assert call_in_child(*get_process) == child
+    assert child() == before
 
 
 def test_call_in_child_gives_every_thread_its_own_result() -> None:

@@ -40,15 +40,9 @@ def test_resize_keeps_the_leading_axes_and_the_same_size() -> None:
     assert torch.allclose(small[1, 2], resize(images[1, 2], (5, 6)))
 
 
-@pytest.mark.parametrize("shape", [(6,), (3, 2), (1, 2), (2, 3, 2)])
-@pytest.mark.parametrize("own", ["none", "last", "first", "all"])
-def test_sample_of_expanded_images_equals_that_of_copies(shape: tuple[int, ...], own: str) -> None:
-    lengths = {
-        "none": [1] * len(shape),
-        "last": [1] * (len(shape) - 1) + [shape[-1]],
-        "first": [shape[0]] + [1] * (len(shape) - 1),
-        "all": list(shape),
-    }[own]
+@pytest.mark.parametrize("lengths", [(1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 3, 1), (2, 3, 2)])
+def test_sample_of_expanded_images_equals_that_of_copies(lengths: tuple[int, ...]) -> None:
+    shape = 2, 3, 2
     images = picture(*lengths, 12, 8).double().expand(*shape, 12, 8)
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(*shape, 2, 3, generator=generator, dtype=torch.float64)

@@ -23,24 +23,6 @@ class One:
     names: Annotated[tuple[str, ...], Parameter(choices=("a", "b"))] = ()
 
 
-def test_check_settings_refuses_values_out_of_range() -> None:
-    check_settings(One(2))
-    with pytest.raises(SettingsError, match="`size`: Must be >= 2"):
-        check_settings(One(1))
-    with pytest.raises(SettingsError, match="`spacing`: Must be > 0"):
-        check_settings(One(spacing=0.0))
-    for number in (float("nan"), float("inf")):
-        with pytest.raises(SettingsError, match="`spacing` must be a finite number"):
-            check_settings(One(spacing=number))
-
-
-def test_check_settings_refuses_what_is_no_choice() -> None:
-    with pytest.raises(SettingsError, match="`side` must be one of auto, left"):
-        check_settings(One(side="right"))
-    with pytest.raises(SettingsError, match="`names` must be one of a, b"):
-        check_settings(One(names=("a", "c")))
-
-
 def test_check_settings_makes_paths_and_tuples_of_texts() -> None:
     config = One(table="a/b.csv", model=Path("a/b"), names="b")  # type: ignore[arg-type]
     check_settings(config)
@@ -50,19 +32,31 @@ def test_check_settings_makes_paths_and_tuples_of_texts() -> None:
     assert config.names == ("b",)
 
 
-def test_check_settings_refuses_values_of_another_type() -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"size": 1}, "`size`: Must be >= 2"),
+        ({"spacing": 0.0}, "`spacing`: Must be > 0"),
+        ({"spacing": float("nan")}, "`spacing` must be a finite number"),
+        ({"spacing": float("inf")}, "`spacing` must be a finite number"),
+        ({"side": "right"}, "`side` must be one of auto, left"),
+        ({"names": ("a", "c")}, "`names` must be one of a, b"),
         ({"size": "3"}, "`size` must be int, not str"),
         ({"size": 2.5}, "`size` must be int, not float"),
         ({"size": True}, "`size` must be int, not bool"),
         ({"table": 5}, "`table` must be Path or None, not int"),
         ({"model": 5}, "`model` must be str or None, not int"),
         ({"names": 5}, "`names` must be tuple, not int"),
-    ]
-    for values, said in wrong:
-        with pytest.raises(SettingsError, match=said) as raised:
-            check_settings(One(**values))
-        assert raised.value.message.startswith("--")  # as the command line prints it
+    ],
+)
+def test_check_settings_refuses_wrong_values(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as raised:
+        check_settings(One(**values))
+    assert raised.value.message.startswith("--")  # as the command line prints it
+
+
+def test_check_settings_takes_numbers_of_numpy_and_the_least() -> None:
+    check_settings(One(2))
     config = One(np.int64(4))
     check_settings(config)
     assert config.size == 4

@@ -1,12 +1,12 @@
 """`kneematch evaluate`, end to end."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
 from kneematch.cli.main import main
 from kneephantoms import SynthConfig, synthesize
+from tables import read_table
 
 OPTIONS = ["--methods", "search,sliding", "--paper", "--device", "cpu", "--workers", "0"]
 
@@ -33,8 +33,7 @@ def test_evaluate_writes_tables_and_continues(
     for title in ("left + right loss", "mean IoU"):
         assert title in said.out
     assert said.out.endswith(f"{out / 'evaluation.md'}\n")
-    with (out / "losses.csv").open(newline="") as file:
-        row = next(csv.DictReader(file))
+    row, *_ = read_table(out / "losses.csv")
     assert f"{float(row['left + right loss']):.3f}" in said.out
 
     before = (out / "accuracy.csv").read_text()

@@ -37,10 +37,14 @@ def test_node_waits_while_no_worker_process_can_start(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     request.join()
-    node.finish()
-    node.queue.close()
+    finish(node)
     assert [answer.status for answer in answers] == ["failed"]
     assert "neither DICOM nor" in answers[0].reason
+
+
+def finish(node: module.Node) -> None:
+    node.finish()
+    node.queue.close()
 
 
 @pytest.fixture
@@ -68,8 +72,7 @@ def test_node_reads_films_again_that_failed_for_their_surroundings(
     failed = "SELECT reason FROM films WHERE state = 'failed'"
     ((reason,),) = eventually(lambda: node.queue.query(failed), "its content is seen")
     assert "neither DICOM nor" in reason
-    node.finish()
-    node.queue.close()
+    finish(node)
 
 
 def test_node_gives_up_a_film_that_ends_every_worker(
@@ -82,8 +85,7 @@ def test_node_gives_up_a_film_that_ends_every_worker(
     assert (tries, caplog.text.count("Film 1 is tried again")) == (3, 3)
     assert "the process that read it ended" in reason
     eventually(lambda: not film.exists(), "its file is removed")
-    node.finish()
-    node.queue.close()
+    finish(node)
 
 
 def test_node_refuses_a_certificate_of_receivers_that_is_not_there(tmp_path: Path) -> None:

@@ -221,10 +221,7 @@ JSON = "application/dicom+json"
         ((202, f"{JSON}; charset=utf-8", FAILED), {"waiting": 2}),
         ((200, JSON, b"no JSON"), {"waiting": 2}),
         ((200, "application/dicom+xml", b"<NativeDicomModel/>"), {"sent": 2}),
-        (
-            (200, "text/html; charset=utf-8", b"<p>Your name and password, please</p>"),
-            {"waiting": 2},
-        ),
+        ((200, "text/html; charset=utf-8", b"<p>Your password, please</p>"), {"waiting": 2}),
         ((302, "text/html", b""), {"waiting": 2}),
         ((409, JSON, FAILED), {"waiting": 2}),
     ],

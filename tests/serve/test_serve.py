@@ -60,8 +60,12 @@ def modalities(orthanc: Orthanc, film: Path) -> list[str]:
     return sorted(each["modality"] for each in orthanc.instances() if each["study"] == study)
 
 
-def examined(node: Node) -> int:
-    return sum(node.films().values())
+def examine(node: Node, film: Path, options: tuple[str, ...] = ()) -> dict[str, int]:
+    """Send a film, and return how many films more were examined, by state."""
+    before = Counter(node.films())
+    assert node.send(film, options=options) == 0
+    eventually(lambda: node.done(before.total() + 1), "the film is examined")
+    return dict(Counter(node.films()) - before)
 
 
 def test_node_answers_echo_and_refuses_senders_that_are_not_listed(
@@ -70,9 +74,9 @@ def test_node_answers_echo_and_refuses_senders_that_are_not_listed(
     echo = [tool("echoscu"), "-aec", "KNEEMATCH", "127.0.0.1", str(node.port)]
     assert subprocess.run([*echo, "-aet", "TESTER"], check=False).returncode == 0
     assert subprocess.run([*echo, "-aet", "OTHER"], capture_output=True, check=False).returncode
-    before = examined(node)
+    before = node.films()
     assert node.send(films[0], aet="OTHER") != 0
-    assert examined(node) == before
+    assert node.films() == before
 
 
 @pytest.mark.parametrize(
@@ -95,15 +99,13 @@ def test_node_sends_objects_to_the_study_of_each_film(
     recoded: list[str],
     options: tuple[str, ...],
 ) -> None:
-    film, before = films[number], examined(node)
+    film = films[number]
     if recoded:
         command = [tool(recoded[0]), *recoded[1:], film, tmp_path / "film.dcm"]
         subprocess.run(command, check=True)
         film = tmp_path / "film.dcm"
-    assert node.send(film, options=options) == 0
+    assert examine(node, film, options) == {"ok": 1}
     assert node.send(film, options=options) == 0  # again: it is acknowledged, and no more
-    eventually(lambda: node.done(before + 1), "the film is examined")
-    assert examined(node) == before + 1
     assert modalities(orthanc, film) == sorted([SR, CAPTURE])
     find = [tool("findscu"), "-S", "-aec", "ORTHANC", "127.0.0.1", str(orthanc.dicom)]
     find += ["-k", "QueryRetrieveLevel=SERIES", "-k", f"StudyInstanceUID={study_of(film)}"]
@@ -115,60 +117,39 @@ def test_node_sends_objects_to_the_study_of_each_film(
 def test_node_examines_a_film_in_colours(
     tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
 ) -> None:
-    dataset, before = pydicom.dcmread(films[8]), node.films()
+    dataset = pydicom.dcmread(films[8])
     grey = (dataset.pixel_array >> (dataset.BitsStored - 8)).astype(np.uint8)
     dataset.set_pixel_data(np.stack([grey] * 3, axis=-1), "RGB", 8)
     dataset.save_as(tmp_path / "colours.dcm")
-    assert node.send(tmp_path / "colours.dcm") == 0
-    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
-    assert node.films() == before | {"ok": before.get("ok", 0) + 1}
+    assert examine(node, tmp_path / "colours.dcm") == {"ok": 1}
     assert modalities(orthanc, films[8]) == sorted([SR, CAPTURE])
-    assert list((node.folder / "queue" / "dicom-objects").iterdir()) == []
 
 
 def test_node_does_not_examine_its_own_pictures(
     tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
 ) -> None:
-    before = node.films()
-    assert node.send(films[5]) == 0
-    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
-    (picture,) = (
-        each["ID"]
-        for each in map(orthanc.get, (f"/instances/{each}" for each in orthanc.get("/instances")))
-        if orthanc.get(f"/instances/{each['ID']}/simplified-tags")["Modality"] == CAPTURE
-        and orthanc.get(f"/instances/{each['ID']}/study")["MainDicomTags"]["StudyInstanceUID"]
-        == study_of(films[5])
-    )
+    assert examine(node, films[5]) == {"ok": 1}
+    query = {"Modality": CAPTURE, "StudyInstanceUID": study_of(films[5])}
+    find = {"Level": "Instance", "Query": query}
+    (picture,) = requests.post(f"{orthanc.url}/tools/find", json=find, timeout=30).json()
     own = tmp_path / "own.dcm"
     own.write_bytes(requests.get(f"{orthanc.url}/instances/{picture}/file", timeout=30).content)
-    assert node.send(own) == 0
-    eventually(lambda: node.done(sum(before.values()) + 2), "the picture is recognised")
-    assert node.films()["own"] == before.get("own", 0) + 1
+    assert examine(node, own) == {"own": 1}
     assert len(modalities(orthanc, films[5])) == 2
 
 
-def test_node_reports_a_film_that_it_cannot_use(
-    tmp_path: Path, node: Node, films: list[Path]
+def test_node_reports_films_that_it_cannot_use_or_that_show_no_frontal_knee(
+    tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
 ) -> None:
     dataset = pydicom.dcmread(films[0])
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid()
     dataset.PixelData = bytes(len(dataset.PixelData))  # all pixels are equal
     dataset.save_as(tmp_path / "grey.dcm")
-    before = node.films()
-    assert node.send(tmp_path / "grey.dcm") == 0
-    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
-    assert node.films()["failed"] == before.get("failed", 0) + 1
+    assert examine(node, tmp_path / "grey.dcm") == {"failed": 1}
     assert "Every pixel has the value" in node.text()
-
-
-def test_node_reports_that_a_film_shows_no_frontal_knee(
-    tmp_path: Path, node: Node, orthanc: Orthanc
-) -> None:
-    synthesize(tmp_path, SynthConfig(1, size=(300, 250), framing="other", workers=0))
-    (film,), before = tmp_path.glob("*.dcm"), node.films()
-    assert node.send(film) == 0
-    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
-    assert node.films()["no_knee"] == before.get("no_knee", 0) + 1
+    synthesize(tmp_path / "other", SynthConfig(1, size=(300, 250), framing="other", workers=0))
+    (film,) = (tmp_path / "other").glob("*.dcm")
+    assert examine(node, film) == {"no_knee": 1}
     assert modalities(orthanc, film) == [SR]
 
 
@@ -184,12 +165,11 @@ def test_node_says_nothing_of_headers(node: Node, orthanc: Orthanc, films: list[
 def test_node_says_nothing_of_values_that_do_not_keep_to_the_standard(
     tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
 ) -> None:
-    dataset, before = pydicom.dcmread(films[6]), examined(node)
+    dataset = pydicom.dcmread(films[6])
     longer = DataElement("PatientName", "PN", "x" * 65, validation_mode=pydicom.config.IGNORE)
     dataset["PatientName"] = longer  # than names may be
     dataset.save_as(tmp_path / "film.dcm")
-    assert node.send(tmp_path / "film.dcm") == 0
-    eventually(lambda: node.done(before + 1), "the film is examined")
+    assert examine(node, tmp_path / "film.dcm") == {"ok": 1}
     assert len(modalities(orthanc, films[6])) == 2
     assert "Warning" not in node.text()
 
@@ -206,16 +186,6 @@ def test_post_detect_returns_knees(node: Node, films: list[Path]) -> None:
     for knee, shown in zip(knees, found["knees"], strict=True):
         np.testing.assert_allclose(shown["corners"], knee.corners, atol=0.1)
     assert list((node.folder / "queue" / "films").iterdir()) == []
-
-
-def test_post_detect_examines_no_object_of_its_own(
-    tmp_path: Path, node: Node, films: list[Path]
-) -> None:
-    report = pydicom.dcmread(films[0], stop_before_pixels=True)
-    report.ManufacturerModelName = "kneematch"
-    report.save_as(tmp_path / "report.dcm")
-    answer = post(node, (tmp_path / "report.dcm").read_bytes())
-    assert answer.json() == {"status": "own", "mm_per_px": None, "knees": []}
 
 
 def test_post_detect_refuses_what_it_cannot_use(node: Node) -> None:
@@ -243,9 +213,9 @@ def test_post_detect_survives_requests_that_break_off(node: Node, films: list[Pa
 
 
 def test_post_detect_ends_requests_that_stall(tmp_path: Path, films: list[Path]) -> None:
-    code = "from kneematch.cli.main import run; from kneematch.serve import http; "
-    code += "http.BODY_S, http.SHUTDOWN_S = 1.0, 1; run()"
-    node = Node(tmp_path, program=("-c", code))
+    node = Node(
+        tmp_path, first="from kneematch.serve import http; http.BODY_S, http.SHUTDOWN_S = 1.0, 1"
+    )
     stalled = [begin(node, b"a part of a film") for _ in range(16)]  # all that may be examined
     for connection in stalled:
         assert b" 408 " in connection.recv(100)
@@ -291,9 +261,7 @@ def test_node_survives_kills_of_itself_and_of_its_receiver(
 
 
 def test_node_answers_beside_more_connections_than_it_keeps(tmp_path: Path) -> None:
-    code = "from kneematch.cli.main import run; from kneematch import connections; "
-    code += "connections.IDLE_S = 1; run()"
-    node = Node(tmp_path, program=("-c", code))
+    node = Node(tmp_path, first="from kneematch import connections; connections.IDLE_S = 1")
     place = "127.0.0.1", int(node.url.rsplit(":", 1)[1])
     idle = [socket.create_connection(place) for _ in range(200)]
     for connection in idle:

@@ -77,16 +77,12 @@ def answers(url: str) -> bool:
 class Orthanc(Server):
     """An Orthanc with its DICOMweb plug-in."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path) -> None:
         self.dicom, port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{port}"
         given = {"HttpPort": port, "DicomPort": self.dicom, "DicomAet": "ORTHANC"}
-        given |= {
-            "StorageDirectory": "db",
-            "AuthenticationEnabled": False,
-            "Plugins": [str(PLUGIN)],
-        }
-        given |= {"DicomAlwaysAllowFind": True, "DicomAlwaysAllowGet": True, **settings}
+        given |= {"StorageDirectory": "db", "Plugins": [str(PLUGIN)]}
+        given |= {"AuthenticationEnabled": False, "DicomAlwaysAllowFind": True}
         (folder / "orthanc.json").write_text(json.dumps(given))
         command = [tool("Orthanc"), "orthanc.json"]
         super().__init__(command, folder, lambda: answers(f"{self.url}/system"))
@@ -109,15 +105,13 @@ class Node(Server):
     """`kneematch serve` on free ports."""
 
     def __init__(
-        self,
-        folder: Path,
-        *options: str,
-        address: str = "127.0.0.1",
-        program: tuple[str, ...] = ("-m", "kneematch"),
+        self, folder: Path, *options: str, address: str = "127.0.0.1", first: str = "pass"
     ) -> None:
+        """`first`: code to run before the program."""
         self.port, http = free_port(), free_port()
         self.url = f"http{'s' if '--tls-cert' in options else ''}://{address}:{http}"
-        command = [sys.executable, *program, "serve", "queue", "--port", str(self.port)]
+        program = f"{first}; from kneematch.cli.main import run; run()"
+        command = [sys.executable, "-c", program, "serve", "queue", "--port", str(self.port)]
         command += ["--http-port", str(http), "--workers", "1", *options]
         super().__init__(command, folder, lambda: answers(f"{self.url}/health"))
 

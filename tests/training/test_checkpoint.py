@@ -1,84 +1,105 @@
-"""Tests of checkpoints: a training interrupted anywhere ends with the same weights."""
+"""A training that was interrupted anywhere ends with the same weights."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
 
+from kneematch import TrainConfig
 from kneematch.errors import SettingsError
-from kneematch.paper.algorithm1 import Hyperparameters, PhaseState
-from kneematch.training.recipes import Task, train_task
-from kneematch.training.trainer import load_checkpoint, save_checkpoint
+from kneematch.progress import Advance
+from kneematch.training import trainer
+from kneematch.training.trainer import (
+    TrainResult,
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+    train,
+)
+from kneephantoms import SynthConfig, synthesize
 
-FAST = {"epochs": 2, "batch_size": 2, "backbone_rate": 0.01, "head_rate": 0.01}
-ROUNDS = 2
-FILMS = 3
+EPOCHS = 2 * 2 * 2  # phases, rounds, epochs
 SETTINGS = {"batch_size": 2, "seed": 0, "films": "hash"}
 
 
-@dataclass(frozen=True)
-class Training:
-    """A training of small networks on three phantoms that writes checkpoints."""
+class Recorder:
+    """A progress display that records its calls, and interrupts after some epochs."""
 
-    phantoms: Any
-    small_network: Callable
-    path: Path
+    def __init__(self, stop: int) -> None:
+        self.opened: list[tuple[str, int, int]] = []
+        self.notes: list[str] = []
+        self.stop = stop
 
-    def run(
-        self, *, resume: bool = False, stop: int = 10_000
-    ) -> tuple[dict[str, Tensor], list[float]]:
-        """Train, until epoch `stop`; return all weights and the epochs' losses."""
-        few = replace(self.phantoms.films, rows=torch.arange(FILMS))
-        numbers = Hyperparameters(rounds=ROUNDS, **FAST)
-        task = Task(few, self.phantoms.templates, numbers, self.phantoms.truth[:FILMS])
-        networks = self.small_network(0), self.small_network(1)
-        saved = load_checkpoint(self.path, {})["states"] if resume else {}
-        states: dict[str, PhaseState] = {}
+    @contextmanager
+    def __call__(self, label: str, total: int, done: int = 0) -> Iterator[Advance]:
+        self.opened.append((label, total, done))
 
-        def continued(phase: str, state: PhaseState) -> bool:
-            states[phase] = state
-            if phase in saved:
-                state.load_state_dict(saved[phase])
-            return phase in saved
+        def advance(note: str) -> None:
+            self.notes += [note] if label == "training" else []
+            if len(self.notes) == self.stop:
+                raise KeyboardInterrupt
 
-        losses = []
-        for _, state in train_task(task, networks, continued):
-            content = {name: each.state_dict() for name, each in states.items()}
-            save_checkpoint(self.path, SETTINGS, {"states": content})
-            if state.epoch:
-                losses.append(state.loss)
-            if len(losses) == stop:
-                break
-        weights = {
-            f"{number}.{name}": value.clone()
-            for number, network in enumerate(networks)
-            for name, value in network.state_dict().items()
-        }
-        return weights, losses
+        yield advance
 
 
 @pytest.fixture
-def training(phantoms: Any, small_network: Callable, tmp_path: Path) -> Training:
-    return Training(phantoms, small_network, tmp_path / "checkpoint")
+def start(
+    tmp_path: Path, small_network: Callable, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TrainResult]:
+    """Train small networks on three phantoms, towards poses in the middle of their halves."""
+    networks, middle = cycle([0, 1]), torch.tensor([0.5, 0.0, 0.0, 0.0])
+    monkeypatch.setattr(trainer, "network_from_weights", lambda _: small_network(next(networks)))
+    monkeypatch.setattr(trainer, "activation_ranges", lambda *_: {})
+    monkeypatch.setattr(
+        trainer, "make_pseudo_labels", lambda films, *_: middle.expand(len(films), 2, 4).clone()
+    )
+    films = synthesize(tmp_path / "films", SynthConfig(3, size=(320, 400), workers=0))
+    config = TrainConfig(rounds=2, epochs=2, batch_size=2, device="cpu", workers=0)
+
+    def train_to(name: str, stop: int = EPOCHS + 1) -> tuple[TrainResult | None, Recorder]:
+        """Train until an epoch."""
+        shown, pattern = Recorder(stop), str(tmp_path / "films" / "*.dcm")
+        result = None
+        try:
+            result = train(pattern, films.template, tmp_path / name, config, progress=shown)
+        except KeyboardInterrupt:
+            assert not (tmp_path / name).exists()
+        return result, shown
+
+    return train_to
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+def test_checkpoint_of_any_epoch_leads_to_the_same_weights(start: Callable) -> None:
+    whole, _ = start("whole.safetensors")
+    wanted = load_file(whole.model)
+    assert len(whole.epochs) == EPOCHS
+    for stop in range(1, EPOCHS + 1):
+        _, before = start(f"{stop}.safetensors", stop)
+        result, after = start(f"{stop}.safetensors")
+        assert after.opened == [("preparing films", 3, 0), ("training", EPOCHS, stop)]
+        assert [note.split()[0] for note in before.notes + after.notes] == ["coarse"] * 4 + [
+            "fine"
+        ] * 4
+        assert [row.loss for row in result.epochs] == [row.loss for row in whole.epochs]
+        found = load_file(result.model)
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted), stop
+        assert not checkpoint_path(result.model).exists()
 
 
-def test_checkpoint_of_any_epoch_leads_to_the_same_weights(training: Training) -> None:
-    wanted, losses = training.run()
-    assert len(losses) == 2 * 2 * ROUNDS
-    for stop in range(1, len(losses) + 1):
-        _, before = training.run(stop=stop)
-        weights, after = training.run(resume=True)
-        assert same(weights, wanted), f"stopped after {stop} epochs"
-        assert before + after == losses
+def test_train_refuses_a_checkpoint_of_other_networks(start: Callable, tmp_path: Path) -> None:
+    start("b.safetensors", 1)
+    path = checkpoint_path(tmp_path / "b.safetensors")
+    content = torch.load(path, weights_only=True)
+    content["states"]["coarse"]["network"].popitem()
+    torch.save(content, path)
+    with pytest.raises(SettingsError, match=r"b\.checkpoint\.pt is damaged\. Start over"):
+        start("b.safetensors")
 
 
 def test_load_checkpoint_refuses_another_training_and_other_files(tmp_path: Path) -> None:

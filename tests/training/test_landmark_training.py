@@ -64,13 +64,8 @@ def test_train_refuses_what_landmarks_of_a_part_have_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
-    command = [
-        "train",
-        str(tmp_path / "drawn.png"),
-        "--template",
-        str(tmp_path / "part.json"),
-        "-o",
-    ]
+    drawn, template = str(tmp_path / "drawn.png"), str(tmp_path / "part.json")
+    command = ["train", drawn, "--template", template, "-o"]
     assert main([*command, str(tmp_path / "m.safetensors"), "--epochs", "3"]) == 2
     assert "--epochs cannot be used with a template of" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "m.txt")]) == 2

@@ -2,26 +2,17 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from kneematch import TrainConfig
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.films.annotation import save_annotation
 from kneematch.models.model_file import builtin_model, load_model
-from kneematch.progress import Advance
-from kneematch.training.trainer import (
-    TrainResult,
-    checkpoint_path,
-    train,
-    training_settings,
-)
+from kneematch.training.trainer import TrainResult, train, training_settings
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from part_films import part_annotation
@@ -57,48 +48,18 @@ def trained(folder: Path, config: TrainConfig) -> TrainResult:
     return train(films, folder / "template.json", folder / "a.safetensors", config)
 
 
-class Recorder:
-    """A progress display that records its calls, and interrupts after some epochs."""
-
-    def __init__(self, stop: int = 10) -> None:
-        self.opened: list[tuple[str, int, int]] = []
-        self.notes: list[str] = []
-        self.stop = stop
-
-    @contextmanager
-    def __call__(self, label: str, total: int, done: int = 0) -> Iterator[Advance]:
-        self.opened.append((label, total, done))
-
-        def advance(note: str) -> None:
-            if label == "training":
-                self.notes.append(note)
-                if len(self.notes) == self.stop:
-                    raise KeyboardInterrupt
-
-        yield advance
-
-
 def rows(metrics: Path) -> list[list[str]]:
     """Return phase, round, epoch and loss of each epoch."""
     return [line.split(",")[:4] for line in metrics.read_text().splitlines()[1:]]
 
 
-def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainResult) -> None:
-    assert trained.model == folder / "a.safetensors"
-    assert (trained.films, trained.failures) == (FILMS, ())
-    losses = [f"{epoch.loss:.6f}" for epoch in trained.epochs]
-    assert rows(folder / "a.metrics.csv") == [
-        ["coarse", "0", "1", losses[0]],
-        ["fine", "0", "1", losses[1]],
-    ]
-    assert {path.name for path in folder.glob("a.*")} == {"a.safetensors", "a.metrics.csv"}
-    lines = (folder / "a.metrics.csv").read_text().splitlines()
-    assert lines[0] == "phase,round,epoch,loss,seconds"
-
-
 def test_train_changes_both_networks_and_stores_what_they_depend_on(
     folder: Path, config: TrainConfig, trained: TrainResult
 ) -> None:
+    assert (trained.films, trained.failures) == (FILMS, ())
+    phase, number, epoch, loss = rows(folder / "a.metrics.csv")[1]
+    assert (phase, number, epoch) == ("fine", "0", "1")
+    assert loss == f"{trained.epochs[1].loss:.6f}"
     before, after = load_model(builtin_model()), load_model(trained.model)
     for name in ("coarse", "fine"):
         start, end = getattr(before, name), getattr(after, name)
@@ -110,33 +71,6 @@ def test_train_changes_both_networks_and_stores_what_they_depend_on(
     assert after.settings["count"] == FILMS
     other = training_settings(replace(config, seed=4, epochs=2), folder / "template.json")
     assert {name for name in other if other[name] != expected[name]} == {"seed", "epochs"}
-
-
-def test_train_continues_from_a_checkpoint_to_the_same_weights(
-    folder: Path, config: TrainConfig, trained: TrainResult
-) -> None:
-    out, template = folder / "b.safetensors", folder / "template.json"
-    interrupted = Recorder(stop=1)
-    with pytest.raises(KeyboardInterrupt):
-        train(folder / "*.dcm", template, out, config, progress=interrupted)
-    assert not out.exists()
-    assert len(rows(folder / "b.metrics.csv")) == 1
-    rest = Recorder()
-    whole = checkpoint_path(out).read_bytes()
-    other = torch.load(checkpoint_path(out), weights_only=True)
-    other["states"]["coarse"]["network"].popitem()
-    torch.save(other, checkpoint_path(out))
-    with pytest.raises(SettingsError, match=r"b\.checkpoint\.pt is damaged\. Start over"):
-        train(folder / "*.dcm", template, out, config)
-    checkpoint_path(out).write_bytes(whole)
-    result = train(str(folder / "*.dcm"), template, out, config, progress=rest)
-    assert rest.opened == [("preparing films", FILMS, 0), ("training", 2, 1)]
-    assert [note.split()[0] for note in interrupted.notes + rest.notes] == ["coarse", "fine"]
-    wanted, found = load_file(trained.model), load_file(out)
-    assert wanted.keys() == found.keys()
-    assert all(torch.equal(wanted[key], found[key]) for key in wanted)
-    assert [row.loss for row in result.epochs] == [row.loss for row in trained.epochs]
-    assert not checkpoint_path(out).exists()
 
 
 def test_train_logs_films_that_cannot_be_used(
