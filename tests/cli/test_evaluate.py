@@ -49,6 +49,9 @@ def test_evaluate_writes_tables_and_continues(
     [
         ([], "FILMS requires an argument"),
         (["film.dcm", "--methods", "nonsense"], "--methods must be some of locator"),
+        (["film.dcm", "--methods", "neural,neural"], "each once"),
+        (["film.dcm", "--methods", "neural,grid"], "with --grid N"),
+        (["film.dcm", "--grid", "-1"], "--grid"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
     ],
 )

@@ -11,25 +11,17 @@ from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 
 HEADER = "id,knee,x1,y1,x2,y2,flag,source\n"
-LABELS = (
-    HEADER
-    + """dev-knee-01,L,100,300,300,300,
+LABELS = """dev-knee-01,L,100,300,300,300,
 dev-knee-01,R,600,300,800,300,osteophytes
 dev-leg-02,L,100,300,300,300,very doubtful
 dev-leg-02,R,,,,,
 dev-leg-02,r,800,310,600,300,,Oulu
 """
-)
-
-
-def labels(folder: Path, text: str = LABELS) -> Path:
-    path = folder / "labels.csv"
-    path.write_text(text)
-    return path
 
 
 def test_load_labels_leaves_out_flagged_labels(tmp_path: Path) -> None:
-    truth = load_labels(labels(tmp_path))
+    (tmp_path / "labels.csv").write_text(HEADER + LABELS)
+    truth = load_labels(tmp_path / "labels.csv")
     assert truth.left_out == 2
     assert truth.knees == (
         LabelledKnee("dev-knee-01", "left", (100, 300), (300, 300), "other"),
@@ -59,19 +51,16 @@ def test_load_labels_reads_the_truth_of_phantoms(tmp_path: Path) -> None:
         (HEADER + "a,middle,1,2,3,4,\n", "side 'middle'"),
         (HEADER + "a,L,1,2,1,2,\n", "finite and differ"),
         (HEADER + ",L,1,2,3,4,\n", "names no film"),
+        ("\udcff\udcfe", "cannot be read"),  # no UTF-8
+        (None, "cannot be read"),
     ],
 )
-def test_load_labels_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
+def test_load_labels_refuses_other_files(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "labels.csv"
+    if text is not None:
+        path.write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(SettingsError, match=message):
-        load_labels(labels(tmp_path, text))
-
-
-def test_load_labels_refuses_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="cannot be read"):
-        load_labels(tmp_path / "none.csv")
-    (tmp_path / "film.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingsError, match="cannot be read"):
-        load_labels(tmp_path / "film.csv")
+        load_labels(path)
 
 
 def known(*names: str) -> Labels:

@@ -37,12 +37,9 @@ def knee(side: str, gap_px: float, laterality: str = "") -> Detection:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> tuple[Path, Path]:
-    visits = {
-        "first": {"/a/one.dcm": (("left", 10), ("right", 8)), "/a/two.dcm": (("left", 9),)},
-        "second": {"/b/1.dcm": (("left", 7), ("right", 8)), "/b/2.dcm": (("right", 9),)},
-    }
-    first, second = (write_run(tmp_path / name, films) for name, films in visits.items())
-    return first, second
+    first = {"/a/one.dcm": (("left", 10), ("right", 8)), "/a/two.dcm": (("left", 9),)}
+    second = {"/b/1.dcm": (("left", 7), ("right", 8)), "/b/2.dcm": (("right", 9),)}
+    return write_run(tmp_path / "first", first), write_run(tmp_path / "second", second)
 
 
 def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> Path:
@@ -82,13 +79,9 @@ def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path)
 
 
 def test_compare_runs_writes_deviations_and_the_smallest_detectable_change(tmp_path: Path) -> None:
-    visits = {
-        "first": {"a": [("left", 20), ("right", 8)]},
-        "second": {"b": [("left", 5), ("right", 8)]},
-    }
-    runs = [write_run(tmp_path / name, films) for name, films in visits.items()]
-    visits = table(tmp_path, "a,p,0", "b,p,1")
-    result = compare_runs(runs, tmp_path / "out.csv", visits=visits)
+    films = {"a": [("left", 20), ("right", 8)], "b": [("left", 5), ("right", 8)]}
+    run, visits = write_run(tmp_path / "run", films), table(tmp_path, "a,p,0", "b,p,1")
+    result = compare_runs(run, tmp_path / "out.csv", visits=visits)
     measures = knee("left", 20).measures
     assert measures is not None
     left, _ = read_table(tmp_path / "out.csv")
@@ -115,26 +108,23 @@ def test_compare_runs_of_three_visits_begins_where_a_knee_is_first_seen(tmp_path
     run, columns = write_run(tmp_path / "all", films), "visit,film,patient"
     visits = table(tmp_path, "12,b,p", "0,a,p", "110,c,p", columns=columns)  # 110 after 12
     compare_runs(run, tmp_path / "out.csv", visits=visits)
-    found = [
-        (
-            row["laterality"],
-            row["visit_before"],
-            row["visit_after"],
-            float(row["jsw_x250_mm_change"]),
-        )
-        for row in read_table(tmp_path / "out.csv")
-    ]
-    expected = [("R", "0", "12", -0.4), ("R", "0", "110", -1.2), ("L", "12", "110", -0.4)]
-    assert found == expected
+    names = "laterality", "visit_before", "visit_after"
+    rows = read_table(tmp_path / "out.csv")
+    knees = [tuple(row[name] for name in names) for row in rows]
+    assert knees == [("R", "0", "12"), ("R", "0", "110"), ("L", "12", "110")]
+    assert [float(row["jsw_x250_mm_change"]) for row in rows] == [-0.4, -1.2, -0.4]
 
 
-def test_compare_runs_pairs_films_of_single_knees_of_a_visit(tmp_path: Path) -> None:
-    single = {"r": [("left", 9, "R")], "l": [("left", 8, "L")]}
-    films = {f"{film}{visit}": knees for visit in range(2) for film, knees in single.items()}
-    visits = table(tmp_path, *(f"{film},p,{film[1]}" for film in films))
+def test_compare_runs_pairs_single_knees_and_takes_a_path_before_films_of_its_name(
+    tmp_path: Path,
+) -> None:
+    right, left = [("left", 9, "R")], [("left", 8, "L")]
+    films = {"/a/r.dcm": right, "/b/r.dcm": right, "/a/l.dcm": left, "/b/l1.dcm": left}
+    visits = table(tmp_path, "/a/r.dcm,p,0", "/b/r.dcm,p,1", "l.dcm,p,0", "l1.dcm,p,1")
     compare_runs(write_run(tmp_path / "run", films), tmp_path / "out.csv", visits=visits)
     rows = read_table(tmp_path / "out.csv")
-    assert [(row["laterality"], row["film_after"]) for row in rows] == [("R", "r1"), ("L", "l1")]
+    found = [(row["laterality"], row["film_before"], row["film_after"]) for row in rows]
+    assert found == [("R", "/a/r.dcm", "/b/r.dcm"), ("L", "/a/l.dcm", "/b/l1.dcm")]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +136,7 @@ def test_compare_runs_pairs_films_of_single_knees_of_a_visit(tmp_path: Path) -> 
         ("RL", ("R", ""), ["left left R laterality", "right right L image_side"]),
         ("RL", ("R",), ["left left R laterality"]),
         ("R", ("L",), []),  # another knee in the same half
-        (
-            "RR",
-            "RL",
-            ["left left R image_side", "right right L image_side"],
-        ),  # one of two R is wrong
+        ("RR", "RL", ["left left R image_side", "right right L image_side"]),  # one R is wrong
     ],
 )
 def test_compare_runs_pairs_knees_by_laterality(
@@ -210,14 +196,6 @@ def test_compare_runs_refuses_films_that_are_not_one_of_the_runs(
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_compare_runs_takes_the_film_of_a_path_before_those_of_its_name(tmp_path: Path) -> None:
-    films = {film: [("left", 9)] for film in ("/a/1.dcm", "/b/1.dcm", "/b/2.dcm")}
-    run, out = write_run(tmp_path / "run", films), tmp_path / "out.csv"
-    compare_runs(run, out, visits=table(tmp_path, "/a/1.dcm,p,0", "2.dcm,p,1"))
-    (row,) = read_table(out)
-    assert (row["film_before"], row["film_after"]) == ("/a/1.dcm", "/b/2.dcm")
-
-
 def test_compare_runs_refuses_what_is_no_table(runs: tuple[Path, Path], tmp_path: Path) -> None:
     out, other = tmp_path / "out.csv", tmp_path / "other.csv"
     for text, reason in (
@@ -234,7 +212,7 @@ def test_compare_runs_refuses_what_is_no_table(runs: tuple[Path, Path], tmp_path
     assert not out.exists()
 
 
-def test_compare_runs_replaces_no_table_that_it_reads_and_others_with_force_only(
+def test_compare_runs_with_force_replaces_no_table_that_it_reads(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     visits, out = table(tmp_path, "/a/one.dcm,p,0", "1.dcm,p,1"), tmp_path / "out.csv"
@@ -244,8 +222,5 @@ def test_compare_runs_replaces_no_table_that_it_reads_and_others_with_force_only
             compare_runs(runs, path, visits=visits, force=True)
         assert path.read_bytes() == before
     out.write_text("mine")
-    with pytest.raises(SettingsError, match="with `force`"):
-        compare_runs(runs, out, visits=visits)
-    assert out.read_text() == "mine"
     compare_runs(runs, out, visits=visits, force=True)
     assert out.read_text() != "mine"

@@ -66,38 +66,42 @@ def done(
     return kneematch.evaluate(films, tmp_path_factory.mktemp("out") / "evaluation", config)
 
 
-def test_evaluate_refuses_labels_that_cannot_be_compared_before_any_film_is_searched(
+def test_evaluate_refuses_what_it_cannot_compare_before_any_film_is_searched(
     films: list[str], config: EvaluateConfig, tmp_path: Path
 ) -> None:
     drawn = load_annotation(str(config.template))
-    save_annotation(replace(drawn, landmarks={}), tmp_path / "bare.json")
-    labels = tmp_path / "labels.csv"
+    save_annotation(replace(drawn, landmarks={}), bare := tmp_path / "bare.json")
+    save_annotation(part_annotation(tmp_path, "one"), part := tmp_path / "part.json")
+    labels, out = tmp_path / "labels.csv", tmp_path / "out"
     labels.write_text("id,knee,x1,y1,x2,y2\nanother,L,1,1,9,9\n")
-    out = tmp_path / "out"
-    with pytest.raises(SettingsError, match="lacks the landmarks plateau_medial and"):
-        evaluate(films, out, replace(config, template=str(tmp_path / "bare.json")))
-    with pytest.raises(SettingsError, match="labels none of the films"):
-        evaluate(films, out, replace(config, truth=labels))
-    assert not out.exists()
+    for few, change, reason in (
+        (films, {"template": str(bare)}, "lacks the landmarks plateau_medial and"),
+        (films, {"template": str(part)}, "templates of knees only"),
+        (films, {"truth": labels}, "labels none of the films"),
+        (films[:1], {}, "Name other films"),  # the template's own film alone
+    ):
+        with pytest.raises(SettingsError, match=reason):
+            evaluate(few, out, replace(config, **change))
+        assert not out.exists()
 
 
-def test_evaluate_refuses_a_template_of_another_part_before_any_film_is_searched(
-    films: list[str], tmp_path: Path
+def test_evaluate_writes_the_losses_and_scores_of_its_runs_without_the_templates_own_film(
+    done: EvaluateResult,
 ) -> None:
-    save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
-    config = EvaluateConfig(template=str(tmp_path / "part.json"), methods=("search",), workers=0)
-    with pytest.raises(SettingsError, match="templates of knees only"):
-        evaluate(films, tmp_path / "out", config)
-    assert not (tmp_path / "out").exists()
-
-
-def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
-    names = [table.name for table in done.tables]
-    assert names == ["losses", "accuracy"]
     page = done.page.read_text()
+    assert "The template's own film is left out." in page
+    assert [table.name for table in done.tables] == ["losses", "accuracy"]
     for table in done.tables:
         assert table.caption in page
         assert len(read_table(done.out / f"{table.name}.csv")) == len(table.rows)
+    for row in read_table(done.out / "losses.csv"):
+        detected = read_table(done.out / "runs" / row["method"] / "detections.csv")
+        assert int(row["films"]) == 2
+        assert not any(OWN in knee["film"] for knee in detected)
+        total = sum(float(knee["loss"]) for knee in detected)
+        assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=5e-5)
+    rows = [row for row in read_table(done.out / "accuracy.csv") if row["source"] == "all"]
+    assert [(row["knees"], row["missed"]) for row in rows] == [("4", "0")] * 2
 
 
 def test_evaluate_warns_of_ranking_by_loss_where_there_are_no_labels(
@@ -108,25 +112,6 @@ def test_evaluate_warns_of_ranking_by_loss_where_there_are_no_labels(
     page = kneematch.evaluate(films[:2], tmp_path / "out", quick).page.read_text()
     assert "**Do not rank methods by this table.**" in page
     assert "--truth" in page
-
-
-def test_evaluate_has_the_losses_of_the_papers_own_runs(done: EvaluateResult) -> None:
-    for row in read_table(done.out / "losses.csv"):
-        detected = read_table(done.out / "runs" / row["method"] / "detections.csv")
-        assert int(row["films"]) == 2  # without that of the template
-        assert not any(OWN in knee["film"] for knee in detected)
-        total = sum(float(knee["loss"]) for knee in detected)
-        assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=5e-5)
-
-
-def test_evaluate_leaves_the_templates_own_film_out_and_says_so(
-    done: EvaluateResult, films: list[str], config: EvaluateConfig, tmp_path: Path
-) -> None:
-    assert "The template's own film is left out." in done.page.read_text()
-    rows = [row for row in read_table(done.out / "accuracy.csv") if row["source"] == "all"]
-    assert [(row["knees"], row["missed"]) for row in rows] == [("4", "0")] * 2
-    with pytest.raises(SettingsError, match="Name other films"):
-        evaluate(films[:1], tmp_path / "out", config)
 
 
 def test_evaluate_changes_no_evaluation_that_it_refuses_to_continue(

@@ -92,16 +92,12 @@ def test_score_knees_measures_errors_in_percent_of_the_plateau_and_in_mm() -> No
     assert score.margin_mm == pytest.approx(1.25)
 
 
-def test_score_knees_counts_knees_that_were_not_found_but_not_films_that_were_not_searched() -> (
-    None
-):
+def test_score_knees_counts_knees_that_were_not_found_in_films_that_were_searched() -> None:
     right = area("right", (700, 300), (900, 300))
     left = area("left", (100, 300), (300, 300))
     found = {"one.jpg": (right,), "two.jpg": (left,)}
-    runs = [
-        MethodRun("search", found, failed={"three.jpg": "why"}),
-        MethodRun("grid", {"two.jpg": (left,)}),
-    ]
+    search = MethodRun("search", found, failed={"three.jpg": "why"})
+    runs = [search, MethodRun("grid", {"two.jpg": (left,)})]
     scores = score_knees(runs, labels("one", "two", "three", "never"))
     many = scores["search"]
     assert [knee.film for knee in many] == ["one.jpg", "two.jpg", "three.jpg"]
