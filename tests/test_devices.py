@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from kneematch.devices import map_by_shape, most_processes, resolve_device
+from kneematch.devices import most_processes, resolve_device
 from kneematch.errors import SettingsError
 
 
@@ -16,19 +15,6 @@ def test_resolve_device_keeps_names_chooses_for_auto_and_refuses_others() -> Non
             resolve_device(name)
     with pytest.raises(SettingsError, match=r"'cuda:99': \d+ NVIDIA GPUs were found"):
         resolve_device("cuda:99")
-
-
-def test_map_by_shape_gives_images_of_one_size_together() -> None:
-    images = [torch.full(size, float(k)) for k, size in enumerate([(2, 3), (4, 3), (2, 3), (1, 1)])]
-    seen = []
-
-    def mean(alike: Tensor) -> Tensor:
-        seen.append(tuple(alike.shape))
-        return alike.mean((1, 2))
-
-    assert [float(result) for result in map_by_shape(mean, images)] == [0.0, 1.0, 2.0, 3.0]
-    assert sorted(seen) == [(1, 1, 1), (1, 4, 3), (2, 2, 3)]
-    assert map_by_shape(mean, []) == []
 
 
 def test_most_processes_is_what_the_memory_of_a_gpu_has_room_for(

@@ -1,6 +1,5 @@
 """`kneematch apply`, and its errors."""
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -87,20 +86,3 @@ def test_apply_reports_a_film_that_is_gone(
     assert main(["apply", str(run), "--root", ".", "--quiet", "--workers", "0"]) == 1
     assert "film.jpg: " in capsys.readouterr().err
     assert read_table(run / "detections.csv")[1]["decision"] == "corrected"
-
-
-@pytest.mark.parametrize("command", ["apply", "review"])
-@pytest.mark.parametrize("folder", ["missing", "."])
-def test_apply_and_review_report_a_folder_without_a_run_in_one_line(
-    command: str,
-    folder: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([command, folder]) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("kneematch: ")
-    assert printed.err.count("\n") == 1
-    assert os.listdir(tmp_path) == []  # noqa: PTH208

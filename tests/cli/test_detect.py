@@ -22,7 +22,6 @@ FILMS = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
 COMMAND = [sys.executable, "-m", "kneematch", "detect", *FILMS, "--template", "template.json"]
 COMMAND += ["--batch-size", "3", *SEARCHED]
 LANDMARKS = [f"plateau_{end}_{axis}_px" for end in ("medial", "lateral") for axis in "xy"]
-Box = tuple[float, float, float, float]
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +56,6 @@ def run(films: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def square(left: tuple[float, float], right: tuple[float, float]) -> Box:
-    """A knee's area: upright, 1.5 plateaus wide."""
-    x, y, half = (left[0] + right[0]) / 2, (left[1] + right[1]) / 2, 0.75 * math.dist(left, right)
-    return x - half, y - half, x + half, y + half
-
-
-def iou(a: Box, b: Box) -> float:
-    wide, tall = (min(a[k + 2], b[k + 2]) - max(a[k], b[k]) for k in (0, 1))
-    both = max(wide, 0) * max(tall, 0)
-    return both / (sum((c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)) - both)
-
-
 def test_detect_names_a_bad_film_and_goes_on(
     run: subprocess.CompletedProcess[str], films: Path
 ) -> None:
@@ -96,8 +83,8 @@ def test_detect_finds_knees_where_they_are(films: Path) -> None:
         assert row["image_side"] == knee.side
         assert (row["laterality"], row["laterality_source"]) == known
         x0, y0, x1, y1 = (float(row[name]) for name in LANDMARKS)
-        true = square(knee.plateau_left, knee.plateau_right)
-        assert iou(square((x0, y0), (x1, y1)), true) > 0.75
+        moved = math.dist((x0, y0), knee.plateau_medial), math.dist((x1, y1), knee.plateau_lateral)
+        assert max(moved) < 0.15 * math.dist(knee.plateau_left, knee.plateau_right)
         assert float(row["rotation_deg"]) == pytest.approx(knee.rotation_deg, abs=6)
         assert row["status"] == "ok"
         assert 0 < float(row["loss"]) < float(row["energy"]) < 1
@@ -120,33 +107,6 @@ def test_detect_ends_with_1_when_all_films_are_bad(
     assert read_table(tmp_path / "out" / "detections.csv") == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--model", "missing.safetensors"],
-        ["--template", "missing.json"],
-        ["--template", "TEMPLATE", "--method", "magic"],
-        ["--template", "TEMPLATE", "--batch-size", "0"],
-        ["--template", "TEMPLATE", "--series", "hand"],
-        ["--template", "TEMPLATE", "*.xyz"],
-    ],
-)
-def test_detect_refuses_wrong_settings_in_one_line(
-    options: list[str],
-    films: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = [str(films / "template.json") if word == "TEMPLATE" else word for word in options]
-    assert main(["detect", str(films / "one.dcm"), "-o", "out", *given]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("kneematch: ")
-    assert said.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_detect_says_that_there_are_no_knees(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,16 +117,3 @@ def test_detect_says_that_there_are_no_knees(
     words = "0 knees in 0 films, 2 without a knee, 1 failed (failures.csv)"
     assert counts == f"{out / 'detections.csv'}: {words}"
     assert following == f"Next: open {out / 'report.html'}"
-
-
-def test_detect_takes_a_list_of_films(
-    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    odd = b"odd \xff name.dcm"
-    Path("list.txt").write_bytes(b"a.dcm\n" + odd + b"\na.dcm\n")
-    Path(os.fsdecode(odd)).touch()
-    template = ["--template", str(films / "template.json"), "--method", "search"]
-    assert main(["detect", "@list.txt", *template, "-o", "out", "--quiet"]) == 1
-    assert b"\n" + odd + b"," in Path("out/failures.csv").read_bytes()
-    assert Path("out/failures.csv").read_bytes().count(b"\n") == 3

@@ -42,30 +42,3 @@ def test_evaluate_writes_tables_and_continues(
     quiet = capsys.readouterr()
     assert quiet.out == ""
     assert quiet.err.count("\n") == 1  # the film that failed
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ([], "FILMS requires an argument"),
-        (["film.dcm", "--methods", "nonsense"], "--methods must be some of locator"),
-        (["film.dcm", "--methods", "neural,neural"], "each once"),
-        (["film.dcm", "--methods", "neural,grid"], "with --grid N"),
-        (["film.dcm", "--grid", "-1"], "--grid"),
-        (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
-    ],
-)
-def test_evaluate_refuses_contradictions_in_one_line_and_writes_nothing(
-    options: list[str],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["evaluate", *options, "-o", "out"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("kneematch: ")
-    assert error.count("\n") == 1
-    assert said in error
-    assert not Path("out").exists()

@@ -58,23 +58,6 @@ def test_main_help_shows_no_python_types(
     assert not re.search(r"<\w|[{}]", said)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "told"),
-    [
-        ("--workers", "two", "into int. See 'kneematch detect --help'."),
-        ("--workers", "-1", "Must be >= 0. See 'kneematch detect --help'."),
-        ("--workers", "-1", "0. See 'kneematch detect --help'."),
-    ],
-)
-def test_main_names_an_option_with_a_wrong_value(
-    option: str, value: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["detect", "films", "-o", "out", option, value]) == 2
-    said = one_line(capsys.readouterr().err)
-    assert option in said
-    assert told in said
-
-
 def test_main_help_of_detect_has_examples_and_options_in_groups(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,33 +99,6 @@ def test_detect_takes_settings_from_a_file_and_from_a_run(
     assert main([*start, "-o", str(tmp_path / "third"), "--config", str(table)]) == 2
     assert "neither a TOML file nor the run.json" in one_line(capsys.readouterr().err)
     assert not (tmp_path / "third").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["nonsense"],
-        ["info", "--nonsense"],
-        ["synth"],
-        ["synth", "-o", "x", "-n", "0"],
-        ["synth", "-o", "x", "--size", "big"],
-        ["synth", "-o", "x", "--format", "gif"],
-        ["synth", "-n", "1", "-o", "FILM"],
-    ],
-)
-def test_main_reports_wrong_arguments_in_one_line_with_code_2(
-    arguments: list[str],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = film(tmp_path / "FILM.png").rename("FILM")
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    one_line(said.err)
-    assert said.out == ""
-    assert list(tmp_path.iterdir()) == [tmp_path / path]
 
 
 def test_run_ends_beside_idle_threads() -> None:

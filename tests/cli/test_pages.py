@@ -11,7 +11,6 @@ import pytest
 
 from kneematch import errors
 from kneematch.cli.main import main
-from kneematch.connections import open_port
 
 
 @pytest.fixture(scope="module")
@@ -55,49 +54,13 @@ def test_annotate_and_review_serve_a_page_until_interrupted(
     assert printed == "kneematch: Open this address in a browser. Ctrl-C ends the page.\n"
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("kneematch: ")
-    assert printed.err.count("\n") == 1
-    return printed.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["annotate", "missing.dcm"],
-        ["annotate", "FILM", "-o", "no/such/folder/template.json"],
-        ["annotate", "FILM", "--films", "*.xyz"],
-        ["annotate", "FILM", "--port", "99999"],
-    ],
-)
-def test_annotate_and_review_report_errors_in_one_line(
-    arguments: list[str],
-    film: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = [str(film) if word == "FILM" else word for word in arguments]
-    assert main(given) == 2
-    one_line(capsys)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_annotate_reports_a_port_in_use(film: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_port() as listening:
-        port = str(listening.getsockname()[1])
-        assert main(["annotate", str(film), "--port", port]) == 2
-    assert "cannot be used" in one_line(capsys)
-
-
 def test_annotate_reports_the_missing_extra(
     film: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
     assert main(["annotate", str(film)]) == 2
-    message = one_line(capsys)
+    message = capsys.readouterr().err
+    assert message.startswith("kneematch: ")
+    assert message.count("\n") == 1
     assert "uvicorn. Install the extra web: pip install 'kneematch[web]'" in message
     assert "in a checkout: pip install '.[web]'" in message

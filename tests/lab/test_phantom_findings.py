@@ -1,17 +1,10 @@
 """Views with metal and growth plates, and what is to be learnt from them."""
 
-import pytest
 import torch
 
-from kneematch.models.findings import COLUMNS, ROWS, STRIDE, FindingsNetwork
+from kneematch.models.findings import COLUMNS, ROWS, STRIDE
 from kneematch.models.locator import VIEW_SIZE
-from make_findings import binary, pool_cells
-from phantom_findings import Parts, render_parts, sample_batch, targets
-
-
-@pytest.fixture(scope="module")
-def parts() -> Parts:
-    return render_parts(8, 1, "cpu")
+from phantom_findings import render_parts, sample_batch, targets
 
 
 def test_targets_mark_cells_and_leave_out_what_is_not_clear() -> None:
@@ -19,11 +12,8 @@ def test_targets_mark_cells_and_leave_out_what_is_not_clear() -> None:
     top, left = ROWS.start + 5 * STRIDE, COLUMNS.start + 3 * STRIDE
     masks[:2, top : top + STRIDE, left : left + STRIDE] = 1  # all of a cell
     masks[2, top, left] = 1  # too little to be seen
-    present, clear = (
-        torch.tensor([True, True, True, False]),
-        torch.tensor([True, False, True, True]),
-    )
-    cells, whole = targets(masks, present, clear)
+    present = torch.tensor([True, True, True, False])
+    cells, whole = targets(masks, present, torch.tensor([True, False, True, True]))
     assert cells[0].nan_to_num(-1).eq(1).nonzero().tolist() == [[5, 3]]
     assert int(cells[0].isnan().sum()) == 8  # its neighbours
     assert cells[1].isnan().all()
@@ -31,8 +21,8 @@ def test_targets_mark_cells_and_leave_out_what_is_not_clear() -> None:
     assert whole.nan_to_num(-1).tolist() == [1, -1, -1, 0]
 
 
-def test_sample_batch_draws_metal_and_plates_where_it_says(parts: Parts) -> None:
-    batch = sample_batch(parts, 48, torch.Generator().manual_seed(1))
+def test_sample_batch_draws_metal_and_plates_where_it_says() -> None:
+    batch = sample_batch(render_parts(8, 1, "cpu"), 48, torch.Generator().manual_seed(1))
     assert batch.views.shape == (48, *VIEW_SIZE)
     assert batch.views.isfinite().all()
     for kind in range(2):
@@ -40,19 +30,3 @@ def test_sample_batch_draws_metal_and_plates_where_it_says(parts: Parts) -> None
         assert 4 < int(whole.eq(1).sum()) < 30
         assert shown[whole.eq(1)].all()
         assert not shown[whole.eq(0)].any()
-
-
-def test_network_learns_from_a_batch(parts: Parts) -> None:
-    torch.manual_seed(0)
-    batch = sample_batch(parts, 24, torch.Generator().manual_seed(2))
-    network = FindingsNetwork()
-    optimiser = torch.optim.AdamW(network.parameters(), 3e-3)
-    losses = []
-    for _ in range(12):
-        cells = network(batch.views)
-        loss = binary(cells, batch.cells) + binary(pool_cells(cells), batch.whole)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.7 * losses[0]

@@ -18,7 +18,7 @@ from kneematch.paper.algorithm1 import (
     train_phase,
 )
 from kneematch.paper.energy import Problem, Solution, paper_problem
-from kneematch.paper.network import PoseNetwork, network_input
+from kneematch.paper.network import network_input
 from kneematch.paper.pose import pose_from_vector
 from kneematch.paper.sharpening import sharpen
 
@@ -116,14 +116,6 @@ def test_train_phase_takes_steps_of_adam_with_the_papers_rates(
         assert torch.allclose(after[name] - parameter, wanted, rtol=0.05, atol=2e-6), name
 
 
-def test_phase_state_gives_every_parameter_the_rate_of_its_part() -> None:
-    network = PoseNetwork(8)
-    backbone, head = PhaseState(network, 2, seed=0).optimiser.param_groups
-    assert len(backbone["params"]) == len(list(network.backbone.parameters()))
-    both = {id(each) for each in [*backbone["params"], *head["params"]]}
-    assert both == {id(each) for each in network.parameters()}
-
-
 def test_train_phase_lowers_the_energy_by_rates_that_decay(
     small_network: Callable, data: PhaseData
 ) -> None:
@@ -160,11 +152,8 @@ def offset(image: Tensor, moved: Tensor) -> tuple[int, int]:
 def test_energy_loss_translates_image_and_template_search_alike(
     small_network: Callable, data: PhaseData
 ) -> None:
-    network, rows, state = (
-        small_network(0),
-        torch.tensor([3, 0]),
-        PhaseState(small_network(1), 5, 7),
-    )
+    network, rows = small_network(0), torch.tensor([3, 0])
+    state = PhaseState(small_network(1), 5, seed=7)
     with torch.no_grad():
         found = energy_loss(0.1)(network, data, rows, state)
         moved = random_translation(data.images(rows), 0.1, torch.Generator().manual_seed(7))

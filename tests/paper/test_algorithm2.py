@@ -6,12 +6,7 @@ from typing import Any
 import torch
 
 from kneematch.paper.algorithm1 import Hyperparameters, PhaseData, energy_loss
-from kneematch.paper.algorithm2 import (
-    crop,
-    enlarged_size,
-    fine_phase,
-    train_two_phases,
-)
+from kneematch.paper.algorithm2 import crop, enlarged_size, fine_phase, train_two_phases
 from kneematch.paper.network import network_input
 from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.sampling import sample

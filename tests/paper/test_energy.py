@@ -8,9 +8,7 @@ import torch
 from scipy.ndimage import gaussian_filter, map_coordinates
 from torch import Tensor
 
-from kneematch.paper.energy import (
-    paper_problem,
-)
+from kneematch.paper.energy import paper_problem
 from kneematch.paper.pose import pose_from_vector
 from kneematch.paper.template import Template, cut
 from kneematch.sampling import View, rectangle_to_film

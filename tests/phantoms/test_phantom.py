@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from kneephantoms import FilmPlan, phantom, plan_film, render, true_knees
 from kneephantoms.film_plan import IMPLANTS
-from kneephantoms.leg import SATURATED, add_implant
-from kneephantoms.solids import make_grid
 
 SIZE = (400, 500)
 
@@ -99,18 +96,13 @@ def test_plan_film_gives_a_family_similar_bones() -> None:
 
 
 @pytest.mark.parametrize("kind", IMPLANTS)
-def test_render_draws_an_opaque_implant_in_the_planned_knee(kind: str) -> None:
+def test_render_draws_an_implant_in_the_planned_knee(kind: str) -> None:
     plan = plain_plan(2)
     first, second = plan.legs
     metal = replace(plan, legs=(replace(first, implant=kind), second))
     brighter = render(metal).numpy() - render(plan).numpy() > 0.1
     left, right = np.split(brighter, 2, axis=1)
     assert left.sum() > 100 > right.sum()
-    attenuation = torch.zeros(600, 400)
-    grid, rng = make_grid((600, 400), (-1.0, -1.5), 200), np.random.default_rng(0)
-    add_implant(grid, attenuation, first.shape, kind, rng)
-    seen = attenuation[attenuation > 0]
-    assert (seen == SATURATED).float().mean() > 0.4  # soft at the rims of round parts only
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,15 @@ PLACES: list[Place] = [
 ]
 
 
+def write_films(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    for k in range(count):
+        save_film(folder / f"{k:02d}.png", part_film(PLACES[k % len(PLACES)], seed=10 + k))
+    return folder
+
+
 def test_train_learns_landmarks_that_detect_takes_as_its_model(tmp_path: Path) -> None:
-    films = tmp_path / "films"
-    films.mkdir()
-    for k, place in enumerate(PLACES):
-        save_film(films / f"{k}.png", part_film(place, seed=10 + k))
+    films = write_films(tmp_path / "films", 6)
     (films / "broken.png").write_bytes(b"no picture")
     template, model = tmp_path / "part.json", tmp_path / "part.safetensors"
     drawn = part_annotation(tmp_path, "one")
@@ -48,10 +52,7 @@ def test_train_landmarks_takes_some_of_many_films(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(landmark_training, "MOST_FILMS", 6)
-    films = tmp_path / "films"
-    films.mkdir()
-    for k in range(12):
-        save_film(films / f"{k:02d}.png", part_film(PLACES[k % len(PLACES)], seed=10 + k))
+    films = write_films(tmp_path / "films", 12)
     template = tmp_path / "part.json"
     save_annotation(part_annotation(tmp_path, "one"), template)
     for k in range(1, 12, 2):  # not read

@@ -11,12 +11,10 @@ from torch import Tensor
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import NARROW_JITTER, PoseJitter, corner_distance
 from kneematch.paper.algorithm1 import Hyperparameters, PhaseData
-from kneematch.paper.network import PoseNetwork
 from kneematch.paper.pose import relative_pose, vector_from_pose
 from kneematch.training import TrainConfig, recipes
 from kneematch.training.recipes import (
     Task,
-    activation_ranges,
     coarse_poses,
     hyperparameters,
     make_pseudo_labels,
@@ -148,10 +146,3 @@ def test_train_task_with_pseudo_labels_brings_both_networks_nearer_to_them(
     for phase, values in train(task, (small_network(0), small_network(1))).items():
         assert len(values) == 24
         assert sum(values[-6:]) < 0.9 * sum(values[:6]), phase
-
-
-def test_activation_ranges_are_those_of_both_networks(phantoms: Any) -> None:
-    networks = PoseNetwork(8), PoseNetwork(8)
-    ranges = activation_ranges(phantoms.films, phantoms.templates, networks)
-    assert set(ranges) == {"coarse", "fine"}
-    assert ranges["coarse"].keys() == ranges["fine"].keys()
