@@ -5,8 +5,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "kneematch"
 PAGE = ROOT / "docs" / "architecture.md"
@@ -63,18 +61,11 @@ def test_every_module_belongs_to_a_room_and_imports_rooms_above_it() -> None:
         assert not wrong_imports(path.read_text(encoding="utf-8"), room_of(path)), path
 
 
-@pytest.mark.parametrize(
-    ("text", "room", "wrong"),
-    [
-        ("from kneematch.knee.detector import x", "films", {"knee"}),
-        ("def f():\n    import kneematch.cli.main", "films", {"cli"}),
-        ("from kneematch.evaluation import x", "web", {"evaluation"}),
-        ("from kneematch import __version__, run", "films", {"run"}),
-        ("from kneematch.films import write\nimport kneematch.errors, torch", "films", set()),
-    ],
-)
-def test_an_import_upwards_or_sideways_is_noticed(text: str, room: str, wrong: set[str]) -> None:
-    assert wrong_imports(text, room) == wrong
+def test_an_import_upwards_or_sideways_is_noticed() -> None:
+    assert wrong_imports("def f():\n    import kneematch.cli.main", "films") == {"cli"}
+    assert wrong_imports("from kneematch.evaluation import x", "web") == {"evaluation"}
+    assert wrong_imports("from kneematch import __version__, run", "films") == {"run"}
+    assert not wrong_imports("from kneematch.films import x\nimport kneematch.errors", "films")
 
 
 def test_room_of_the_paper_is_small_and_stands_by_itself() -> None:

@@ -45,11 +45,6 @@ def code_blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def requirements() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["web"]]
-
-
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
@@ -142,7 +137,9 @@ def test_wheel_works_in_an_empty_environment(
 
 def test_wheel_works_with_the_oldest_allowed_versions(packages: Path, empty: Path) -> None:
     (wheel,) = packages.glob("*.whl")
-    oldest = [re.sub(r"\[.*?\]", "", text).replace(">=", "==") for text in requirements()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["web"]]
+    oldest = [re.sub(r"\[.*?\]", "", text).replace(">=", "==") for text in wanted]
     (empty / "oldest.txt").write_text("\n".join(oldest), encoding="utf-8")
     bin_folder = installed(empty, "python3.11", "-c", empty / "oldest.txt", f"{wheel}[web]")
     detect_on_a_phantom(bin_folder, empty)

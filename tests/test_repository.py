@@ -1,13 +1,11 @@
 """Files around the code: hooks that refuse films, workflows, and recipes of containers."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import yaml
 
 from kneephantoms.files import write_dicom
@@ -80,8 +78,3 @@ def test_compose_review_keeps_the_root_read_only_and_the_port_local() -> None:
     assert review["cap_drop"] == ["ALL"]
     assert "ports" not in review  # the page listens on 127.0.0.1 of the host
     assert "--no-browser" in review["command"]
-
-
-@pytest.mark.skipif(shutil.which("hadolint") is None, reason="no hadolint on the path")
-def test_dockerfile_passes_hadolint() -> None:
-    assert subprocess.run(["hadolint", ROOT / "Dockerfile"], check=False).returncode == 0

@@ -14,10 +14,6 @@ def picture(*size: int) -> Tensor:
     return torch.rand(*size, generator=torch.Generator().manual_seed(0))
 
 
-def placed(scale_x: float, scale_y: float, x: float, y: float) -> Tensor:
-    return torch.tensor([[scale_x, 0, x], [0, scale_y, y]], dtype=torch.float32)
-
-
 def test_resize_makes_a_fine_checkerboard_grey() -> None:
     rows, columns = torch.meshgrid(torch.arange(200), torch.arange(300), indexing="ij")
     board = ((rows + columns) % 2).float()
@@ -59,7 +55,7 @@ def test_sample_of_expanded_images_equals_that_of_copies(lengths: tuple[int, ...
 
 def test_sample_does_not_copy_a_shared_image() -> None:
     image = picture(1, 2, 160, 100)
-    matrices = torch.stack([placed(0.1, 0.1, 0, 0)] * 2000).reshape(1000, 2, 2, 3)
+    matrices = (0.1 * IDENTITY).expand(1000, 2, 2, 3)
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         sample(image.expand(1000, 2, 160, 100), matrices, (4, 4))

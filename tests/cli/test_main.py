@@ -31,13 +31,6 @@ def film(path: Path, size: tuple[int, int] = (120, 160), series: str | None = No
     return path
 
 
-def one_line(text: str) -> str:
-    """The only line there is, which is the program's."""
-    assert text.startswith("kneematch: ")
-    assert text.count("\n") == 1
-    return text
-
-
 def test_main_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from kneematch.cli.main import main; code = main(['--help']);"
@@ -55,24 +48,10 @@ def test_main_help_shows_no_python_types(
     assert main([*([command.replace("_", "-")] if command else []), "--help"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Usage: kneematch")
-    assert not re.search(r"<\w|[{}]", said)
+    assert not re.search(r"<\w|[{}]|--no-(?!browser)", said)
 
 
-def test_main_help_of_detect_has_examples_and_options_in_groups(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["detect", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert told.count(" kneematch detect ") == 4
-    groups = re.findall(r"^╭─ (\w+) ", told, re.MULTILINE)
-    assert groups == ["Arguments", "Options", "Input", "Method", "Output", "Performance"]
-    assert "--no-" not in told
-
-
-def test_detect_takes_settings_from_a_file_and_from_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_detect_takes_settings_from_a_file_and_from_a_run(tmp_path: Path) -> None:
     path = film(tmp_path / "film.png")
     settings = tmp_path / "run.toml"
     settings.write_text('crops = true\ncrop_mm = 100.0\nexport = "coco"\nworkers = 0\n')
@@ -85,20 +64,6 @@ def test_detect_takes_settings_from_a_file_and_from_a_run(
         assert (taken["crops"], taken["export"], taken["workers"]) == (True, ["coco"], 0)
         assert taken["crop_mm"] == 90  # given on the command line
         assert (out / "coco.json").exists()
-    capsys.readouterr()
-    for text, message in (
-        ("crop = 1", 'Unknown option: "[crop]"'),
-        ("crops =", "holds no settings"),
-    ):
-        settings.write_text(text)
-        assert main([*start, "-o", str(tmp_path / "third"), "--config", str(settings)]) == 2
-        assert message in one_line(capsys.readouterr().err)
-    assert main([*start, "-o", str(tmp_path / "third"), "--config", "nope.toml"]) == 2
-    assert "nope.toml cannot be read" in one_line(capsys.readouterr().err)
-    table = first / "detections.csv"
-    assert main([*start, "-o", str(tmp_path / "third"), "--config", str(table)]) == 2
-    assert "neither a TOML file nor the run.json" in one_line(capsys.readouterr().err)
-    assert not (tmp_path / "third").exists()
 
 
 def test_run_ends_beside_idle_threads() -> None:
@@ -127,7 +92,7 @@ def test_main_reports_too_little_memory_in_one_line(tmp_path: Path, megabytes: i
     command = [sys.executable, "-m", "kneematch", "detect", str(film(tmp_path / "film.dcm"))]
     limit = f"ulimit -v {megabytes << 10}; exec {shlex.join(command)} -o {tmp_path}/out"
     done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False)
-    assert "memory" in one_line(done.stderr)  # of the program, or of the film
+    assert re.fullmatch("kneematch: .*memory.*\n", done.stderr)  # of the program, or of the film
     assert done.returncode in (1, 2)
 
 

@@ -1,6 +1,5 @@
 """Wrong arguments, and files of the user as targets, are refused with one line and code 2."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -40,6 +39,10 @@ COMMANDS = {  # what is said, by command
     f"{DETECT} --batch-size 0": "--batch-size",
     f"{DETECT} --series hand": "hand",
     f"{DETECT} *.xyz": "*.xyz",
+    "detect films -o new --config nope.toml": "nope.toml cannot be read",
+    "detect films -o new --config unknown.toml": 'Unknown option: "[crop]"',
+    "detect films -o new --config broken.toml": "holds no settings",
+    "detect films -o new --config pairs.csv": "neither a TOML file nor the run.json",
     "evaluate -o new": "FILMS requires an argument",
     f"{EVALUATE} --methods nonsense": "--methods must be some of locator",
     f"{EVALUATE} --methods neural,neural": "each once",
@@ -66,6 +69,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["synth", "-n", "2", "--size", "320x400", "-o", str(folder / "films")]) == 0
     for name in ("mine.safetensors", "measured.metrics.csv", "pairs.csv"):
         (folder / name).write_text("mine")
+    (folder / "unknown.toml").write_text("crop = 1")
+    (folder / "broken.toml").write_text("crops =")
     for name in ("results", "evaluated", "run", "exported"):
         (folder / name).mkdir()
     (folder / "results" / "detections.csv").write_text("mine")
@@ -74,12 +79,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def content(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

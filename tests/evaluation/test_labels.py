@@ -6,9 +6,6 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.evaluation.labels import LabelledKnee, Labels, load_labels
-from kneephantoms import phantom
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
 
 HEADER = "id,knee,x1,y1,x2,y2,flag,source\n"
 LABELS = """dev-knee-01,L,100,300,300,300,
@@ -28,18 +25,6 @@ def test_load_labels_leaves_out_flagged_labels(tmp_path: Path) -> None:
         LabelledKnee("dev-knee-01", "right", (600, 300), (800, 300), "other"),
         LabelledKnee("dev-leg-02", "right", (600, 300), (800, 310), "Oulu"),
     )
-
-
-def test_load_labels_reads_the_truth_of_phantoms(tmp_path: Path) -> None:
-    config = SynthConfig(count=2, size=(300, 360), seed=5, workers=0)
-    truth = load_labels(synthesize(tmp_path / "films", config).truth)
-    assert len(truth.knees) == 4
-    for k, knee in enumerate(truth.knees):
-        known = phantom(5 + k // 2, size=(300, 360))
-        assert knee.left == pytest.approx(known.knees[k % 2].plateau_left, abs=1e-3)
-        assert knee.side == known.knees[k % 2].side
-        if not known.knees[k % 2].implant:
-            assert knee.source == ("negative" if known.negative else "ordinary")
 
 
 @pytest.mark.parametrize(

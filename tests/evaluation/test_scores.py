@@ -73,23 +73,13 @@ def labels(*names: str) -> Labels:
 
 
 def test_require_margins_are_ordered_as_in_the_picture() -> None:
-    assert require_margins(area("left", (300, 1), (100, 2)).landmarks) == ((100, 2), (300, 1))
-    own = area("left", (0, 0), (0, 0), landmarks={"b": (9.0, 1.0), "a": (3.0, 1.0)})
-    assert require_margins(own.landmarks) == ((3, 1), (9, 1))
-    three = area("left", (1, 0), (2, 0))
-    more = replace(three, landmarks={**three.landmarks, "spine": (0.0, 0.0)})
-    assert require_margins(more.landmarks) == ((1, 0), (2, 0))
+    ends = {"plateau_lateral": (300.0, 1.0), "plateau_medial": (100.0, 2.0)}
+    assert require_margins(ends) == ((100, 2), (300, 1))
+    assert require_margins(ends | {"spine": (0.0, 0.0)}) == ((100, 2), (300, 1))
+    assert require_margins({"b": (9.0, 1.0), "a": (3.0, 1.0)}) == ((3, 1), (9, 1))
     for names in ("", "a", "abc"):
         with pytest.raises(SettingsError, match="lacks the landmarks"):
             require_margins(dict.fromkeys(names, (1.0, 1.0)))
-
-
-def test_score_knees_measures_errors_in_percent_of_the_plateau_and_in_mm() -> None:
-    found = area("left", (103, 304), (300, 300), mm_per_px=0.5)
-    scores = score_knees([MethodRun("search", {"one.jpg": (found,)})], labels("one"))
-    (score,) = scores["search"]
-    assert score.margin_percent == pytest.approx(100 * (5 + 0) / 2 / 200)
-    assert score.margin_mm == pytest.approx(1.25)
 
 
 def test_score_knees_counts_knees_that_were_not_found_in_films_that_were_searched() -> None:

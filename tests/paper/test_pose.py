@@ -11,7 +11,6 @@ from torch import Tensor
 from kneematch.paper.pose import (
     admissible_pose,
     compose_pose,
-    enlarge_pose,
     pose_from_points,
     pose_from_vector,
     pose_matrix,
@@ -126,13 +125,3 @@ def test_relative_pose_is_the_inverse_of_compose_pose(crop: Tensor, theta: Tenso
     assert torch.allclose(relative_pose(crop, there, CROP, IMAGE), theta, rtol=0, atol=1e-9)
     here = relative_pose(crop, theta, CROP, IMAGE)
     assert torch.allclose(compose_pose(crop, here, CROP, IMAGE), theta, rtol=0, atol=1e-9)
-
-
-def test_enlarge_pose_keeps_centre_and_rotation() -> None:
-    theta = torch.tensor([[0.4, 0.1, -0.3, 0.05]], dtype=torch.float64)
-    large = enlarge_pose(theta, 1.2)
-    assert large.tolist()[0] == pytest.approx([0.48, 0.1, -0.3, 0.05])
-    # In the enlarged patch the patch itself is upright, in the middle, and 1 / 1.2 as large.
-    assert relative_pose(large, theta, TEMPLATE, IMAGE).tolist()[0] == pytest.approx(
-        [1 / 1.2, 0, 0, 0]
-    )

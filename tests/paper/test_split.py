@@ -80,21 +80,6 @@ def test_split_separates_the_knees_of_phantoms() -> None:
         assert left.plateau_right[0] < axis < right.plateau_left[0], f"seed {seed}"
 
 
-@pytest.mark.parametrize("size", [(200, 256), (900, 250), (300, 1000)])
-def test_split_covers_rectangles_of_equal_size_and_aspect_1_6(
-    size: tuple[int, int],
-) -> None:
-    halves = split(symmetric(*size, axis=round(0.44 * size[1])))
-    sizes = [
-        (y1 - y0, x1 - x0) for x0, y0, x1, y1 in (rectangle(halves, side) for side in (LEFT, RIGHT))
-    ]
-    assert sizes[0] == sizes[1]
-    height, width = sizes[0]
-    assert height / width == pytest.approx(1.6, abs=1.6 / width)  # whole pixels
-    assert height >= size[0]
-    assert width >= 1.1 * 0.56 * size[1] - 0.005 * size[1] - 1  # the axis is found that well
-
-
 @given(size=st.tuples(st.integers(100, 900), st.integers(100, 900)))
 @settings(max_examples=10, deadline=None)
 def test_split_shows_at_every_pixel_what_lies_there_on_the_film_or_black(
@@ -105,11 +90,17 @@ def test_split_shows_at_every_pixel_what_lies_there_on_the_film_or_black(
     halves = split(film)
     width = size[1]
     shown = (0, round(1.1 * axis)), (width - round(1.1 * (width - axis)), width)
+    sizes = set()
     for side, span in zip((LEFT, RIGHT), shown, strict=True):
         assert_shows_the_film(film, halves, side, span)
         x0, y0, x1, y1 = rectangle(halves, side)
+        sizes.add((round(y1 - y0), round(x1 - x0)))
+        assert (y1 - y0) / (x1 - x0) == pytest.approx(1.6, abs=1.6 / (x1 - x0))  # whole pixels
+        assert y1 - y0 > size[0] - 0.5
+        assert x1 - x0 > 1.1 * max(axis, width - axis) - 1
         assert (x0 + x1) / 2 == pytest.approx(sum(span) / 2, abs=1)
         assert (y0 + y1) / 2 == pytest.approx(size[0] / 2, abs=1)
+    assert len(sizes) == 1
 
 
 def test_split_continues_the_film_by_its_outermost_columns() -> None:

@@ -114,17 +114,6 @@ def test_node_sends_objects_to_the_study_of_each_film(
     assert (done.stdout + done.stderr).count("secret-id") == 2
 
 
-def test_node_examines_a_film_in_colours(
-    tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
-) -> None:
-    dataset = pydicom.dcmread(films[8])
-    grey = (dataset.pixel_array >> (dataset.BitsStored - 8)).astype(np.uint8)
-    dataset.set_pixel_data(np.stack([grey] * 3, axis=-1), "RGB", 8)
-    dataset.save_as(tmp_path / "colours.dcm")
-    assert examine(node, tmp_path / "colours.dcm") == {"ok": 1}
-    assert modalities(orthanc, films[8]) == sorted([SR, CAPTURE])
-
-
 def test_node_does_not_examine_its_own_pictures(
     tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
 ) -> None:

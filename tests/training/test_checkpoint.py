@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 
@@ -14,13 +14,7 @@ from kneematch import TrainConfig
 from kneematch.errors import SettingsError
 from kneematch.progress import Advance
 from kneematch.training import trainer
-from kneematch.training.trainer import (
-    TrainResult,
-    checkpoint_path,
-    load_checkpoint,
-    save_checkpoint,
-    train,
-)
+from kneematch.training.trainer import TrainResult, checkpoint_path, load_checkpoint, train
 from kneephantoms import SynthConfig, synthesize
 
 EPOCHS = 2 * 2 * 2  # phases, rounds, epochs
@@ -50,7 +44,7 @@ class Recorder:
 @pytest.fixture
 def start(
     tmp_path: Path, small_network: Callable, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., TrainResult]:
+) -> Callable[..., tuple[TrainResult | None, Recorder]]:
     """Train small networks on three phantoms, towards poses in the middle of their halves."""
     networks, middle = cycle([0, 1]), torch.tensor([0.5, 0.0, 0.0, 0.0])
     monkeypatch.setattr(trainer, "network_from_weights", lambda _: small_network(next(networks)))
@@ -64,12 +58,10 @@ def start(
     def train_to(name: str, stop: int = EPOCHS + 1) -> tuple[TrainResult | None, Recorder]:
         """Train until an epoch."""
         shown, pattern = Recorder(stop), str(tmp_path / "films" / "*.dcm")
-        result = None
-        try:
-            result = train(pattern, films.template, tmp_path / name, config, progress=shown)
-        except KeyboardInterrupt:
-            assert not (tmp_path / name).exists()
-        return result, shown
+        with suppress(KeyboardInterrupt):
+            return train(pattern, films.template, tmp_path / name, config, progress=shown), shown
+        assert not (tmp_path / name).exists()
+        return None, shown
 
     return train_to
 
@@ -104,7 +96,7 @@ def test_train_refuses_a_checkpoint_of_other_networks(start: Callable, tmp_path:
 
 def test_load_checkpoint_refuses_another_training_and_other_files(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    save_checkpoint(path, SETTINGS, {"states": {"coarse": torch.ones(9)}})
+    trainer.save_checkpoint(path, SETTINGS, {"states": {"coarse": torch.ones(9)}})
     assert load_checkpoint(path, SETTINGS)["states"]["coarse"].sum() == 9
     for name, other in (("films", "another hash"), ("batch_size", 3)):
         with pytest.raises(SettingsError, match=rf"was made with another {name}\. Repeat"):

@@ -1,7 +1,8 @@
 """Our recipe around Algorithm 2: pseudo-labels and their loss, exposures, BatchNorm, ranges."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,15 +28,13 @@ ROWS = torch.tensor([3, 0, 4, 2])
 SIZE = (48, 64)
 
 
-@dataclass
-class State:
-    """What a loss needs of the state of a phase."""
-
-    generator: torch.Generator
-
-
 def generator(seed: int = 5) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def state() -> Any:
+    """What a loss needs of the state of a phase."""
+    return SimpleNamespace(generator=generator())
 
 
 def distance(poses: Tensor, phantoms: Any) -> Tensor:
@@ -77,7 +76,12 @@ def test_pose_loss_is_zero_for_the_right_poses(
     data = PhaseData(phantoms.films.halves, 5, phantoms.templates.fine)
     ratio = data.template.aspect / aspect
     loss = pose_loss(phantoms.films, phantoms.truth, enlarged, aspect, NARROW_JITTER)
-    values = loss(lambda seen: vector_from_pose(wanted[-1], ratio), data, ROWS, State(generator()))
+    values = loss(
+        lambda seen: vector_from_pose(wanted[-1], ratio),
+        data,
+        ROWS,
+        state(),
+    )
     assert values.shape == (4,)
     assert float(values.max()) < 1e-4
 
@@ -94,7 +98,7 @@ def test_pose_loss_is_measured_in_template_widths(phantoms: Any) -> None:
 
     still = PoseJitter(0.0, 0.0, 0.0)
     loss = pose_loss(phantoms.films, phantoms.truth, enlarged, aspect, still)
-    values = loss(a_tenth_aside, data, ROWS, State(generator()))
+    values = loss(a_tenth_aside, data, ROWS, state())
     assert torch.allclose(values, torch.tensor(0.1), atol=1e-3)
 
 
