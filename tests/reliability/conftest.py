@@ -3,14 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kneephantoms import SynthConfig, synthesize
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
+from program import Run
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from http.cookiejar import CookieJar
 from pathlib import Path
 
 import imagecodecs
@@ -19,9 +17,8 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGLSLossless
 
 from hooks import with_hook
+from program import SEARCH, Run
 from tables import read_table
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Run at the start of every Python process: the JPEG-LS codec crashes when it is loaded.
 CRASH = """
@@ -31,25 +28,19 @@ def hook(event, args):
         os.kill(os.getpid(), signal.SIGSEGV)
 sys.addaudithook(hook)
 """
-SEARCH = ("--template", "template.json", "--method", "search", "--device", "cpu")
 DIED = "the process that read it ended (killed by SIGSEGV)"
-
-
-def compress(path: Path) -> None:
-    """Compress a film to JPEG-LS, which needs a native decoder."""
-    dataset = pydicom.dcmread(path)
-    stored = np.ascontiguousarray(dataset.pixel_array)
-    dataset.PixelData = encapsulate([imagecodecs.jpegls_encode(stored)])
-    dataset.file_meta.TransferSyntaxUID = JPEGLSLossless
-    dataset.save_as(path)
 
 
 @pytest.fixture
 def crash(folder: Path) -> dict[str, str]:
-    """The environment in which crash.dcm crashes its decoder."""
-    crashing = folder / "crash.dcm"
-    (folder / "phantom-00002.dcm").rename(crashing)
-    compress(crashing)
+    """The environment in which crash.dcm, in JPEG-LS, crashes its native decoder."""
+    film = folder / "phantom-00002.dcm"
+    dataset = pydicom.dcmread(film)
+    stored = np.ascontiguousarray(dataset.pixel_array)
+    dataset.PixelData = encapsulate([imagecodecs.jpegls_encode(stored)])
+    dataset.file_meta.TransferSyntaxUID = JPEGLSLossless
+    dataset.save_as(folder / "crash.dcm")
+    film.unlink()
     return {"PYTHONPATH": with_hook(folder / "hooks", CRASH)}
 
 
@@ -100,14 +91,15 @@ def test_review_survives_a_crash_of_a_decoder(
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        page = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        page = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         root = page.open(address, timeout=60).url
-        for _ in range(2):
+        for route in ("film/1", "api/areas/1", "film/2"):  # crash.dcm comes first
             with pytest.raises(urllib.error.HTTPError) as refused:
-                page.open(f"{root}film/1", timeout=60)  # crash.dcm comes first
+                page.open(f"{root}{route}", timeout=60)
             assert refused.value.code == 404
-            assert DIED in json.load(refused.value)["problem"]
-        assert page.open(f"{root}film/3", timeout=60).read().startswith(b"\xff\xd8")
+            assert json.load(refused.value)["problem"].startswith(f"crash.dcm: {DIED}")
+        for route in ("film/3", "thumbnail/1"):
+            assert page.open(f"{root}{route}", timeout=60).read().startswith(b"\xff\xd8")
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

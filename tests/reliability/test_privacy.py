@@ -1,14 +1,12 @@
 """No text of a DICOM header reaches any output, whether the film is good or broken."""
 
 import struct
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pydicom
 from pydicom.datadict import DicomDictionary
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+from program import SEARCH, Run
 
 SECRET = "ZZPATIENTZZ"
 SECRET_BYTES = (b"ZZPATIENT", b"4711471147", b"18990807")
@@ -48,8 +46,7 @@ def break_in_many_ways(path: Path) -> None:
             text = SECRET.encode()
             broken = whole[: at + 4] + vr + struct.pack("<H", len(text)) + text + whole[at + 8 :]
             path.with_name(f"broken-{number}-{vr.decode()}.dcm").write_bytes(broken)
-        cut = path.with_name(f"cut-{number}.dcm")
-        cut.write_bytes(whole[: at + 7])
+        path.with_name(f"cut-{number}.dcm").write_bytes(whole[: at + 7])
 
 
 def test_outputs_hold_no_text_of_a_header(folder: Path, run: Run) -> None:
@@ -59,9 +56,8 @@ def test_outputs_hold_no_text_of_a_header(folder: Path, run: Run) -> None:
     (folder / "phantom-00001.dcm").write_bytes(
         film.read_bytes().replace(b"MONOCHROME2", SECRET.encode())
     )
-    options = ("--template", "template.json", "--method", "search", "--device", "cpu")
-    options += ("--crops", "--overlays", "--export", "coco")
-    done = run("detect", ".", "-o", "out", *options)
+    kinds = ("--crops", "--overlays", "--export", "coco")
+    done = run("detect", ".", "-o", "out", *SEARCH, *kinds)
     assert done.returncode == 1, done.stderr
     failures = (folder / "out" / "failures.csv").read_text()
     assert failures.count("\n") > 40

@@ -2,9 +2,7 @@
 
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,8 @@ import pytest
 from hooks import with_hook
 from kneematch.knee.decision import Area, Decision
 from kneematch.run.database import Run as Database
+from program import SEARCH, Run
 from tables import read_table
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Run at the start of every Python process: what happens when a film is opened.
 HOOK = """
@@ -51,7 +48,6 @@ def hook(event, args):
             os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(hook)
 """
-SEARCH = ("--template", "template.json", "--method", "search", "--device", "cpu")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")

@@ -1,23 +1,23 @@
 """What `apply` reads of a run, makes of its decisions, and measures again."""
 
-import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Area, Decision
-from kneematch.knee.measure import Outlines
 from kneematch.run import visit
-from kneematch.run.apply import apply_review, run_config
+from kneematch.run.apply import apply_review
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
-from kneematch.run.decisions import AREA_COLUMNS, write_decisions
+from kneematch.run.decisions import AREA_COLUMNS
 from kneematch.run.film_record import SET_ASIDE
-from kneematch.run.pipeline import detect_folder
+from kneematch.run.pipeline import DetectResult, detect_folder
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from tables import read_table
@@ -43,25 +43,20 @@ def measured(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_apply_review_refuses_a_run_that_has_not_ended(tmp_path: Path) -> None:
+def test_apply_review_refuses_a_run_that_has_not_ended_or_is_damaged(tmp_path: Path) -> None:
     with Run(tmp_path, create=True) as run:
         run.add(["0.dcm", "1.dcm"])
         run.store(config={})
     with pytest.raises(SettingsError, match=r"2 films .* Continue it with `kneematch detect`"):
         apply_review(tmp_path)
-
-
-def test_run_config_takes_the_settings_that_it_knows(tmp_path: Path) -> None:
-    with Run(tmp_path, create=True) as run:
-        run.store(config={"crops": True, "export": ["coco"], "new option": 1})
-        assert run_config(run) == DetectConfig(crops=True, export=("coco",))
+    with Run(tmp_path) as run:
         run.store(config={"export": 3})
-        with pytest.raises(SettingsError):
-            run_config(run)
+    with pytest.raises(SettingsError, match=r"The settings in .* cannot be read"):
+        apply_review(tmp_path)
 
 
-def test_apply_review_visits_only_films_whose_decisions_changed(
-    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_apply_review_visits_only_films_whose_decisions_changed_and_hold(
+    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "out"
     detect_folder(f"{films}/phantom-0000[0-2].dcm", out, replace(CONFIG, crops=True))
@@ -84,6 +79,10 @@ def test_apply_review_visits_only_films_whose_decisions_changed(
     apply_review(out, workers=0)
     assert read_table(out / "detections.csv") == rows
     assert len(list((out / "crops").iterdir())) == 6
+    assert "ignored" not in caplog.text
+    decide(out, "right", Decision("rejected", area_of(rows[0])))  # where it is not
+    assert apply_review(out, workers=0).rejected == 0
+    assert "1 of the decisions" in caplog.text
 
 
 def test_apply_review_killed_in_between_is_done_again(
@@ -122,11 +121,6 @@ def test_apply_review_adds_the_decisions_of_another_run(films: Path, tmp_path: P
     detect_folder(films / "phantom-00005.dcm", other, CONFIG)
     with pytest.raises(SettingsError, match="2 films are not in the run"):
         apply_review(other, decisions=one / "review.csv", workers=0)
-    hip = Decision("corrected", moved, height_px=77.0, template="hip")
-    entry = "2026-01-01T00:00:00+00:00", rows[0]["film"], "left-2", hip, False
-    write_decisions([entry], tmp_path / "hips.csv")
-    with pytest.raises(SettingsError, match="areas of hip, which the run has no template of"):
-        apply_review(two, decisions=tmp_path / "hips.csv", workers=0)
 
 
 def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:
@@ -163,38 +157,11 @@ def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:
 
 
 def test_apply_review_refuses_another_outline_network(measured: Path) -> None:
-    decide(
-        measured, "left", Decision("accepted", area_of(read_table(measured / "detections.csv")[0]))
-    )
+    decide(measured, "left", Decision("rejected", Area(100.0, 100.0, 50.0, 0.0)))
     with Run(measured) as run:
         run.store(fingerprint=run.setting("fingerprint") | {"outlines": "another"})
     with pytest.raises(SettingsError, match="not the network that measured"):
         apply_review(measured, workers=0)
-
-
-def test_apply_review_writes_outlines_that_were_drawn(measured: Path) -> None:
-    out = measured
-    (left, right), before = read_table(out / "detections.csv"), read_table(out / "measurements.csv")
-    (overlay,) = (out / "overlays").iterdir()
-    picture = overlay.read_bytes()
-    record = json.loads((out / "outlines.json").read_text())["knees"][0]
-    assert "corrected" not in record
-    found = Outlines.from_dict(record)
-    drawn = found.redrawn(found.femur - [0, 0.02 * found.width_px], found.tibia)
-    decide(out, "left", Decision("corrected", area_of(left), float(left["loss"]), outlines=drawn))
-    for _ in range(2):
-        assert apply_review(out, workers=0).missing_reasons == ()
-    knees = json.loads((out / "outlines.json").read_text())["knees"]
-    assert [knee.get("corrected") for knee in knees] == [True, None]
-    assert knees[0]["femur"] == drawn.to_dict()["femur"]
-    assert knees[0]["femur_sides"] == record["femur_sides"]
-    after = read_table(out / "measurements.csv")
-    assert after[1] == before[1]
-    wider = float(after[0]["jsw_x250_pct"]) - float(before[0]["jsw_x250_pct"])
-    assert wider == pytest.approx(2.0, abs=0.05)
-    assert (before[0]["jsw_x250_pct_sd"] != "", after[0]["jsw_x250_pct_sd"]) == (True, "")
-    assert overlay.read_bytes() != picture
-    assert read_table(out / "detections.csv") == [left | {"decision": "corrected"}, right]
 
 
 def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_their_film(
@@ -218,24 +185,29 @@ def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_th
     assert read_table(out / "detections.csv") == [row]
 
 
-def test_apply_review_says_how_many_decisions_are_ignored(
-    films: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    out = tmp_path / "out"
-    detect_folder(films / "phantom-00000.dcm", out, CONFIG)
-    left, _ = read_table(out / "detections.csv")
-    decide(out, "left", Decision("accepted", area_of(left)))
-    apply_review(out, workers=0)
-    assert "ignored" not in caplog.text
-    decide(out, "right", Decision("rejected", area_of(left)))
-    assert apply_review(out, workers=0).rejected == 0
-    assert "1 of the decisions" in caplog.text
+class Replaced(NamedTuple):
+    """A run in which the first knee of a film is corrected, and what searches it again."""
+
+    out: Path
+    search: Callable[[], DetectResult]
+    replace_film: Callable[[], object]
 
 
-def corrected(row: dict[str, str]) -> Decision:
-    """Return the correction of a knee by 20 pixels."""
-    area = area_of(row)
-    return Decision("corrected", replace(area, centre_x_px=area.centre_x_px + 20))
+@pytest.fixture
+def replaced(tmp_path: Path) -> Replaced:
+    synthesize(tmp_path / "films", SynthConfig(2, size=(320, 400), workers=0))
+    other, film = sorted((tmp_path / "films").glob("*.dcm"))
+    template, out = str(tmp_path / "films" / "template.json"), tmp_path / "out"
+    config = replace(CONFIG, method="search", template=template, crops=True)
+    detect_folder(film, out, config)
+    correct_the_first(out)
+    return Replaced(out, lambda: detect_folder(film, out, config), lambda: shutil.copy(other, film))
+
+
+def correct_the_first(out: Path) -> None:
+    """Move the first knee of a run by 20 pixels."""
+    area = area_of(read_table(out / "detections.csv")[0])
+    decide(out, "left", Decision("corrected", replace(area, centre_x_px=area.centre_x_px + 20)))
 
 
 def is_set_aside(out: Path) -> bool:
@@ -245,37 +217,24 @@ def is_set_aside(out: Path) -> bool:
     return knee["decision"] == "" and SET_ASIDE in knee["reason"]
 
 
-def test_apply_review_sets_corrections_of_a_replaced_film_aside(tmp_path: Path) -> None:
-    synthesize(tmp_path / "films", SynthConfig(2, size=(320, 400), workers=0))
-    other, film = sorted((tmp_path / "films").glob("*.dcm"))
-    out = tmp_path / "out"
-    config = replace(CONFIG, method="search", template=str(tmp_path / "films" / "template.json"))
-    detect_folder(film, out, replace(config, crops=True))
-    decide(out, "left", corrected(read_table(out / "detections.csv")[0]))
-    shutil.copy(other, film)
-    result = apply_review(out, workers=0)
+def test_apply_review_sets_corrections_of_a_replaced_film_aside(replaced: Replaced) -> None:
+    replaced.replace_film()
+    result = apply_review(replaced.out, workers=0)
     assert (result.corrected, result.missing) == (0, 1)
     assert "The film has changed." in result.missing_reasons[0]
-    assert is_set_aside(out)
-    assert detect_folder(film, out, replace(config, crops=True)).changed == 1
-    first = read_table(out / "detections.csv")[0]
-    decide(out, "left", corrected(first))  # of the new film
-    assert apply_review(out, workers=0).corrected == 1
-    assert read_table(out / "review.csv")[1]["decision"] == "undone"
+    assert is_set_aside(replaced.out)
+    assert replaced.search().changed == 1
+    correct_the_first(replaced.out)  # on the new film
+    assert apply_review(replaced.out, workers=0).corrected == 1
+    assert read_table(replaced.out / "review.csv")[1]["decision"] == "undone"
 
 
-def test_detect_folder_sets_corrections_of_a_replaced_film_aside(tmp_path: Path) -> None:
-    synthesize(tmp_path / "films", SynthConfig(2, size=(320, 400), workers=0))
-    other, film = sorted((tmp_path / "films").glob("*.dcm"))
-    out = tmp_path / "out"
-    config = replace(CONFIG, method="search", template=str(tmp_path / "films" / "template.json"))
-    detect_folder(film, out, config)
-    decide(out, "left", corrected(read_table(out / "detections.csv")[0]))
-    apply_review(out, workers=0)
-    shutil.copy(other, film)
-    result = detect_folder(film, out, config)
+def test_detect_folder_sets_corrections_of_a_replaced_film_aside(replaced: Replaced) -> None:
+    apply_review(replaced.out, workers=0)
+    replaced.replace_film()
+    result = replaced.search()
     assert (result.changed, result.corrected) == (1, 0)
     assert "Not corrected, since the film has changed" in result.missing_reasons[0]
-    assert is_set_aside(out)
-    assert detect_folder(film, out, config).missing == 0
-    assert is_set_aside(out)
+    assert is_set_aside(replaced.out)
+    assert replaced.search().missing == 0
+    assert is_set_aside(replaced.out)

@@ -28,12 +28,6 @@ def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: st
         DetectConfig(**wrong)
 
 
-def test_detect_config_loads_the_detector_of_its_settings() -> None:
-    detector = DetectConfig(method="neural", device="cpu", left_is="L").load_detector(None)
-    assert detector.preparation.left_is == "L"
-    assert (detector.method, detector.device) == ("neural", "cpu")
-
-
 def test_detect_config_hashes_every_file_that_rows_depend_on(template: str) -> None:
     """The consistency check of a search uses the model, so another model gives other rows."""
 

@@ -146,10 +146,7 @@ def test_run_says_that_only_its_thumbnails_are_damaged(run: Run, damage: str) ->
         ("""films SET made = '{"..": {"files": []}}'""", lambda run: list(run.records())),
         ("films SET height = 'high'", lambda run: list(run.records())),
         ("films SET reason = zeroblob(9)", lambda run: list(run.records())),
-        (
-            "knees SET found = replace(hex(zeroblob(50000)), '0', '[')",
-            lambda run: list(run.records()),
-        ),
+        (f"knees SET found = '{'[' * 100_000}'", lambda run: list(run.records())),
     ],
 )
 def test_run_says_in_one_line_that_its_content_is_damaged(
@@ -194,16 +191,6 @@ def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:
         with pytest.raises(SettingsError, match="another version of kneematch"):
             Run(run.out, exclusive=exclusive)
     assert run.path.read_bytes() == before
-
-
-def test_run_refuses_what_is_not_its_own_file(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").touch()
-    (tmp_path / "run.sqlite").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SettingsError, match="not a regular file"):
-        Run(tmp_path, create=True)
-    assert (tmp_path / "elsewhere").read_bytes() == b""
-    with pytest.raises(SettingsError, match="holds no run"):
-        Run(tmp_path / "nothing")
 
 
 def test_run_decide_adds_and_revoke_takes_back(run: Run) -> None:

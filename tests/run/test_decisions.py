@@ -20,13 +20,7 @@ ENTRIES: list[Entry] = [
     (TIME, "=odd\n,name.dcm", "left", Decision("accepted", AREA, 0.25), False),
     (TIME, "b.dcm", "right", Decision("rejected", AREA), False),
     (TIME, "b.dcm", "right", Decision("corrected", AREA), True),
-    (
-        TIME,
-        "b.dcm",
-        "left",
-        Decision("corrected", AREA, None, "", {"margin": (1.5, 2.0)}, 150.0, None),
-        False,
-    ),
+    (TIME, "b.dcm", "left", Decision("corrected", AREA, None, "", {"m": (1.5, 2.0)}, 150.0), False),
 ]
 
 

@@ -7,14 +7,8 @@ from kneematch.run.film_record import film_names
 
 
 def test_film_names_take_as_many_folders_as_tell_films_apart() -> None:
-    folders = [f"{patient}/{date}" for patient in (9000296, 9000798) for date in (2004, 2005)]
-    films = [f"/oai/{folder}/001" for folder in folders]
-    assert film_names(films, set()) == [
-        "9000296_2004_001",
-        "9000296_2005_001",
-        "9000798_2004_001",
-        "9000798_2005_001",
-    ]
+    films = [f"/oai/{folder}/001" for folder in ("a/2004", "a/2005", "b/2004")]
+    assert film_names(films, set()) == ["a_2004_001", "a_2005_001", "b_2004_001"]
     assert film_names(["a/1/001", "a/2/001", "b/002"], set()) == ["1_001", "2_001", "002"]
 
 
@@ -23,12 +17,8 @@ def test_film_names_ignore_case_and_number_what_nothing_tells_apart() -> None:
     assert film_names(films, set()) == ["a_1", "b_1", "1", "1-2", "X", "X-2", "X-3", "film"]
     films = ["/data/films/a.dcm", "/data/films/A.png", "/data/films/b.dcm"]
     assert film_names(films, set()) == ["a", "a-2", "b"]
-    assert film_names([*films, "/data/more/a.dcm"], set()) == [
-        "films_a",
-        "films_a-2",
-        "b",
-        "more_a",
-    ]
+    more = film_names([*films, "/data/more/a.dcm"], set())
+    assert more == ["films_a", "films_a-2", "b", "more_a"]
 
 
 def test_film_names_leave_names_that_are_taken() -> None:

@@ -9,25 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import imagecodecs
 import numpy as np
 import pydicom
 import pytest
 from PIL import Image
-from pydicom.encaps import encapsulate
-from pydicom.uid import JPEG2000Lossless
 
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import load_annotation, save_annotation
-from kneematch.films.read import read, read_isolated
+from kneematch.films.read import read
 from kneematch.knee.detector import Detector
-from kneematch.models.model_file import builtin_model
+from kneematch.models.model_file import builtin_model, load_model, save_model
 from kneematch.run import pipeline, visit
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.outputs.tables import detection_columns, open_table
 from kneematch.run.pipeline import DetectResult, detect_folder
-from kneephantoms import SynthConfig, synthesize
 from kneephantoms.files import write_png16
 from tables import read_table
 
@@ -59,70 +55,33 @@ def written(folder: Path) -> set[str]:
     return set(content(folder))
 
 
-def test_detect_folder_reads_a_film_once(
-    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads: list[str] = []
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The films that are read, as they are read."""
+    paths: list[str] = []
     read = visit.read_isolated
 
     def counted(path: str, **how: bool) -> Any:
-        reads.append(path)
+        paths.append(path)
         return read(path, **how)
 
     monkeypatch.setattr(visit, "read_isolated", counted)
+    return paths
+
+
+def test_detect_folder_reads_a_film_once(named: list[str], out: Path, reads: list[str]) -> None:
     config = replace(CONFIG, overlays=True, crops=True, measure=True, export=("dicom",))
     for _ in range(2):
         detect_folder(named[0], out, config)
     assert reads == named[:1]
 
 
-def test_detect_folder_finds_knees_in_a_smaller_copy(tmp_path: Path) -> None:
-    synthesize(tmp_path / "films", SynthConfig(1, size=(1300, 1100)))
-    path = tmp_path / "films" / "phantom-00000.dcm"
-    config = DetectConfig(device="cpu", workers=0)
-    detect_folder(path, tmp_path / "plain", config)
-    detect_folder(path, tmp_path / "plain with crops", replace(config, crops=True))
-    rows = [
-        read_table(tmp_path / name / "detections.csv") for name in ("plain", "plain with crops")
-    ]
-    assert rows[0] == rows[1]  # in one, only the copy was read
-    assert read_isolated(path, reduced=True).reduction == 2
-    dataset = pydicom.dcmread(path)
-    how = {"codecformat": "j2k", "reversible": True, "bitspersample": dataset.BitsStored}
-    frame = imagecodecs.jpeg2k_encode(dataset.pixel_array, level=0, **how)
-    dataset.PixelData = encapsulate([frame])
-    dataset["PixelData"].is_undefined_length = True
-    dataset.file_meta.TransferSyntaxUID = JPEG2000Lossless
-    dataset.save_as(path)
-    assert read_isolated(path, reduced=True).reduction == 2
-    detect_folder(path, tmp_path / "alone", config)
-    detect_folder(path, tmp_path / "with crops", replace(config, crops=True))
-    plain, alone, with_crops = (
-        read_table(tmp_path / name / "detections.csv") for name in ("plain", "alone", "with crops")
-    )
-    assert alone == with_crops
-    assert len(alone) == len(plain) == 2
-    for knee, other in zip(plain, alone, strict=True):
-        assert float(knee["mm_per_px"]) == float(other["mm_per_px"])
-        for column in ("centre_x_px", "centre_y_px", "width_px", "plateau_medial_x_px"):
-            assert float(knee[column]) == pytest.approx(float(other[column]), abs=2)
-    with Run(tmp_path / "alone") as run:
-        assert run.query("SELECT height, width FROM films") == [(1300, 1100)]
-
-
-def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
-    """Let the search of any other film fail the test."""
-    read = visit.read_isolated
-
-    def checked(path: str, **how: bool) -> Any:
-        assert path in films or not Path(path).exists()
-        return read(path, **how)
-
-    monkeypatch.setattr(visit, "read_isolated", checked)
-
-
 def test_detect_folder_measures_the_knees_of_a_finished_run_without_a_search(
-    named: list[str], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: list[str],
+    out: Path,
+    tmp_path: Path,
+    reads: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config, measured = replace(CONFIG, overlays=True), replace(CONFIG, overlays=True, measure=True)
     detect_folder(named[:3], out, config)
@@ -142,18 +101,9 @@ def test_detect_folder_measures_the_knees_of_a_finished_run_without_a_search(
     assert len(result.to_dataframe("measurements")) == result.knees == 6
     with pytest.raises(SettingsError, match="Add `measure` again"):
         detect_folder(named, out, config)
-    only_films(monkeypatch)
+    reads.clear()
     detect_folder(named, out, measured)
-
-
-def test_detect_result_is_a_dataframe(named: list[str], out: Path) -> None:
-    result = detect_folder(named[0], out, CONFIG)
-    table = result.to_dataframe()
-    assert list(table["image_side"]) == ["left", "right"]
-    assert table["width_px"].dtype == float
-    assert [*table["decision"]] == ["", ""]
-    with pytest.raises(SettingsError, match="has no table 'measurements'"):
-        result.to_dataframe("measurements")
+    assert reads == named[1:2]  # the missing one
 
 
 def test_to_dataframe_has_names_as_texts_and_numbers(tmp_path: Path) -> None:
@@ -161,11 +111,14 @@ def test_to_dataframe_has_names_as_texts_and_numbers(tmp_path: Path) -> None:
     with open_table(tmp_path / "detections.csv", detection_columns({})) as add:
         for name in names:
             add({"film": name, "loss": 0.5, "energy": math.nan})
-    table = DetectResult(tmp_path, 4, 4, 0, 0, 0, (), 0, ()).to_dataframe()
+    result = DetectResult(tmp_path, 4, 4, 0, 0, 0, (), 0, ())
+    table = result.to_dataframe()
     names[2] = "\\xff.dcm"
     assert [*table["film"]] == names
     assert [*table["loss"]] == [0.5] * 4
     assert table["energy"].isna().all()
+    with pytest.raises(SettingsError, match="has no table 'measurements'"):
+        result.to_dataframe("measurements")
 
 
 def test_detect_folder_writes_everything_that_is_requested(
@@ -203,6 +156,24 @@ def test_detect_folder_writes_everything_that_is_requested(
     assert set(run["sha256"]) == {"model"}
     assert len(json.loads((out / "coco.json").read_text())["images"]) == 3
     assert (out / "report.html").read_text().count("<image ") == 3
+
+
+@pytest.mark.parametrize("header_is_whole", [True, False])
+def test_detect_folder_exports_a_film_in_colours_if_its_header_is_whole(
+    named: list[str], out: Path, header_is_whole: bool
+) -> None:
+    dataset = pydicom.dcmread(named[0])
+    grey = (dataset.pixel_array >> (dataset.BitsStored - 8)).astype(np.uint8)
+    dataset.set_pixel_data(np.stack([grey] * 3, axis=-1), "RGB", 8)
+    if not header_is_whole:
+        del dataset.StudyInstanceUID
+    dataset.save_as(named[0])
+    for _ in range(2):  # what was not made is tried again
+        result = detect_folder(named[0], out, replace(CONFIG, export=("dicom",)))
+        assert result.missing == (not header_is_whole)
+        assert all("lacks StudyInstanceUID" in reason for reason in result.missing_reasons)
+    made = {file.name for file in (out / "dicom-objects").iterdir()}
+    assert made == ({"a-report.dcm", "a-picture.dcm"} if header_is_whole else set())
 
 
 def test_detect_folder_warns_of_templates_beside_the_joint(
@@ -244,28 +215,11 @@ def test_detect_folder_lists_a_film_without_a_knee(named: list[str], out: Path) 
     assert again == replace(result, tried_again=1)  # the missing one
 
 
-def test_detect_folder_resumes_only_what_is_missing(
-    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = detect_folder(named, out, replace(CONFIG, overlays=True))
-    monkeypatch.setattr(
-        Detector, "detect_radiographs", None
-    )  # so that nothing can be searched again
-    pictures = out / "overlays"
-    (pictures / "b.jpg").unlink()
-    os.utime(pictures / "a.jpg", ns=(2 * 10**18, 2 * 10**18))
-    again = replace(CONFIG, overlays=True, crops=True)
-    assert detect_folder(named, out, again) == replace(first, tried_again=1)
-    assert (pictures / "b.jpg").exists()
-    assert (pictures / "a.jpg").stat().st_mtime == 2 * 10**9  # untouched
-    assert (out / "crops" / "a-R.png").exists()
-
-
 def test_detect_folder_does_the_new_films_of_an_archive_only(
     named: list[str],
     out: Path,
     films: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    reads: list[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = replace(CONFIG, overlays=True, crops=True)
@@ -278,13 +232,14 @@ def test_detect_folder_does_the_new_films_of_an_archive_only(
         shutil.copy(films / "phantom-00003.dcm", path)
     Path(named[2]).unlink()
     shutil.copy(films / "phantom-00004.dcm", named[0])
-    only_films(monkeypatch, named[0], *new)
+    reads.clear()
     # Another name of a film, and another order; a film is left out, and another is gone.
     archive = [*new, named[3], os.path.relpath(named[0]), named[1]]
     with caplog.at_level("INFO", logger="kneematch"):
         result = detect_folder(archive, out, config)
     counts = "5 films: 2 done before, 2 new, 1 gone (kept in the table, marked), 1 changed"
     assert f"{counts}, 1 tried again" in caplog.messages
+    assert {*reads} == {*named[:2], *new}
     assert (result.films, result.failed, result.gone, result.changed) == (5, 1, 1, 1)
     after = read_table(out / "detections.csv")
     order = [*named[:1], *named[2:], *new]
@@ -296,7 +251,6 @@ def test_detect_folder_does_the_new_films_of_an_archive_only(
     names = [f"{name}-{side}.png" for name in ("a", "b", "a-2") for side in "RL"]
     assert [name for name in names if crops[name] == kept[name]] == names[2:]
     assert {"c_a-R.png", "d_a-R.png"} < set(crops)
-    monkeypatch.undo()
     shutil.copy(films / "phantom-00001.dcm", named[2])  # is back, with a new date
     assert detect_folder(named, out, config).gone == 0
     fresh = out.with_name("fresh")
@@ -305,7 +259,7 @@ def test_detect_folder_does_the_new_films_of_an_archive_only(
         assert (out / name).read_bytes() == (fresh / name).read_bytes()
 
 
-def test_detect_folder_makes_artifacts_again_when_their_settings_change(
+def test_detect_folder_makes_artifacts_again_that_are_missing_or_of_other_settings(
     named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, crops=True, overlays=True)
@@ -313,12 +267,16 @@ def test_detect_folder_makes_artifacts_again_when_their_settings_change(
     first = content(out)
     for path in (out / "crops").iterdir():  # whatever the dates are
         os.utime(path, ns=(4 * 10**18, 4 * 10**18))
-    monkeypatch.setattr(Detector, "detect_radiographs", None)
+    (out / "overlays" / "b.jpg").unlink()
+    os.utime(out / "overlays" / "a.jpg", ns=(2 * 10**18, 2 * 10**18))
+    monkeypatch.setattr(Detector, "detect_radiographs", None)  # nothing is searched again
     detect_folder(named, out, replace(config, crop_mm=100.0))
     second = content(out)
+    assert {*second} == {*first}
     changed = {name for name in second if first[name] != second[name]}
     assert {f"crops/{name}-{side}.png" for name in "ab" for side in "RL"} <= changed
     assert not any(name.startswith("overlays") for name in changed)
+    assert (out / "overlays" / "a.jpg").stat().st_mtime == 2 * 10**9  # untouched
     detect_folder(named, out, config)
     third = content(out)
     for name in ("crops.csv", "crops/a-R.png", "overlays/a.jpg"):
@@ -375,24 +333,6 @@ def test_detect_folder_with_force_replaces_a_run_of_another_version(
     assert detect_folder(named[:1], out, replace(CONFIG, force=True)).films == 1
 
 
-def test_detect_folder_takes_the_longest_file_names(films: Path, out: Path) -> None:
-    named = [str(out.parent / f"{'x' * 250}{k}.dcm") for k in range(2)]
-    for film in named:
-        shutil.copy(films / "phantom-00000.dcm", film)
-    config = replace(CONFIG, overlays=True, crops=True, export=("dicom",))
-    result = detect_folder(named, out, config)
-    assert (result.films, result.missing) == (2, 0)
-    assert len(content(out / "crops")) == 4
-    assert detect_folder(named, out, config) == result
-
-
-def test_detect_folder_creates_nothing_without_a_film(out: Path) -> None:
-    for films in (["flims.dcm"], ["a.dcm", "b.dcm"]):
-        with pytest.raises(SettingsError, match=f"No such file or folder: {films[0]}"):
-            detect_folder(films, out, CONFIG)
-    assert not out.exists()
-
-
 def test_detect_folder_refuses_an_archive_that_is_not_there_any_more(
     named: list[str], out: Path
 ) -> None:
@@ -435,16 +375,12 @@ def test_detect_folder_refuses_to_continue_with_other_settings(
     detect_folder(named[:1], out, config)
     before = content(out)
     shutil.copytree(Path(template).parent, tmp_path / "copy")
-    copy = tmp_path / "copy" / "template.json"
+    copy, other = tmp_path / "copy" / "template.json", tmp_path / "other.safetensors"
     copy.write_text(Path(template).read_text().replace("\n", "\n\n"))
-    changed: dict[str, Any] = {
-        "template": str(copy),
-        "paper": True,
-        "method": "neural",
-        "model": str(_other_model(tmp_path)),
-        "left_is": "R",
-    }
-    for name, value in changed.items():
+    model = load_model(builtin_model())
+    save_model(other, replace(model, settings={"note": "another file"}))
+    changed: dict[str, Any] = {"template": str(copy), "paper": True, "method": "neural"}
+    for name, value in (changed | {"model": str(other), "left_is": "R"}).items():
         with pytest.raises(SettingsError, match=f"another {name}|{name} was \\S+ and is"):
             detect_folder(named, out, replace(config, **{name: value}))
     assert content(out) == before
@@ -474,15 +410,6 @@ def test_detect_folder_refuses_relative_paths_from_another_working_folder(
     one.rename(new)  # with the results, if they are in it
     monkeypatch.chdir(new)
     assert detect_folder("film.dcm", new / "out" if name == "out" else out, CONFIG).films == 2
-
-
-def _other_model(folder: Path) -> Path:
-    """A model with the built-in one's networks, in a file of other bytes."""
-    from kneematch.models.model_file import load_model, save_model
-
-    model = load_model(builtin_model())
-    save_model(folder / "other.safetensors", replace(model, settings={"note": "another file"}))
-    return folder / "other.safetensors"
 
 
 def test_detect_folder_refuses_results_without_a_database(named: list[str], out: Path) -> None:

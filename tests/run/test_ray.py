@@ -19,10 +19,10 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.ray import Cluster, connect
 from kneematch.run.visit import Visit
+from saved_films import EMPTY_BYTES, saved_bytes
 
 PATIENCE_S = 300
 COUNT = 6  # films
-EMPTY_BYTES = 8192  # of a database without thumbnails
 
 
 def run(films: Path, out: Path, *options: str) -> "subprocess.Popen[str]":
@@ -72,12 +72,6 @@ def actors() -> list[int]:
             if entry.read_bytes().startswith(b"ray::MapWorker"):
                 found.append(int(entry.parent.name))
     return found
-
-
-def saved_bytes(out: Path) -> int:
-    """The size of the thumbnails, which grows with every batch that a run has saved."""
-    path = out / "thumbnails.sqlite"
-    return path.stat().st_size if path.exists() else 0
 
 
 def wait_for_films(process: "subprocess.Popen[str]", out: Path, after: int = EMPTY_BYTES) -> None:
@@ -137,12 +131,6 @@ def test_cluster_has_nothing_to_do_for_a_run_that_is_done() -> None:
     assert list(Cluster(cpus=1, gpus=0).map_visits(visit, [])) == []
 
 
-def test_cluster_device_is_a_gpu_where_there_is_one() -> None:
-    assert Cluster(cpus=8, gpus=2).device("auto") == "cuda"
-    assert Cluster(cpus=8, gpus=2).device("cpu") == "cpu"
-    assert Cluster(cpus=8, gpus=0).device("auto") == "cpu"
-
-
 @pytest.mark.parametrize(
     ("cpus", "gpus", "actors", "share"),
     [(16, 1, 4, 1 / 4), (3, 1, 3, 1 / 3), (64, 4, 16, 1 / 4), (6, 8, 6, 1.0), (8, 0, 1, 1.0)],
@@ -153,6 +141,8 @@ def test_cluster_divides_its_gpus_among_actors(
     cluster = Cluster(cpus, gpus)
     assert cluster.actors("cuda") == (actors, share)
     assert cluster.actors("cpu") == (cpus, 0.0)
+    assert cluster.device("auto") == ("cuda" if gpus else "cpu")
+    assert cluster.device("cpu") == "cpu"
 
 
 def test_connect_names_the_extra_without_ray(
@@ -177,8 +167,6 @@ def test_connect_says_that_ray_did_not_start(monkeypatch: pytest.MonkeyPatch) ->
         raise Exception("The current node timed out during startup.\nMore lines.")
 
     monkeypatch.setattr(import_module("ray"), "init", time_out)
-    with (
-        pytest.raises(SettingsError, match=r"Ray did not start: .*timed out during startup"),
-        connect("local"),
-    ):
+    refused = pytest.raises(SettingsError, match=r"Ray did not start: .*timed out during startup")
+    with refused, connect("local"):
         pass

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
@@ -51,8 +51,6 @@ def records(films: Path, tmp_path: Path) -> list[FilmRecord]:
 
 
 def write_grey(path: Path, height: int, width: int) -> None:
-    from PIL import Image
-
     noise = np.random.default_rng(0).integers(0, 256, (height, width), np.uint8)
     Image.fromarray(noise).save(path)
 
@@ -97,19 +95,6 @@ def test_map_visits_does_without_searchers_that_have_ended(
     monkeypatch.setattr(workers_module, "may_share", lambda _: True)
     assert rows(visit, records) == expected
     assert started == [3, 3]
-
-
-def test_searchers_are_started_for_films_to_search_only(
-    records: list[FilmRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise AssertionError
-
-    monkeypatch.setattr(workers_module, "shared_searchers", refuse)
-    assert len(rows(Visit(CONFIG, tmp_path), records)) == len(records)  # on a CPU
-    monkeypatch.setattr(workers_module, "may_share", lambda _: True)
-    done = [replace(film, status="no_knee") for film in records]
-    assert len(rows(Visit(CONFIG, tmp_path), [*done, records[0]])) == len(records) + 1
 
 
 @pytest.mark.parametrize(

@@ -23,3 +23,25 @@ def press(page: Page, key: str, answer: str = "api/decide") -> None:
 def edit(page: Page) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("#editor[data-ready]")
+
+
+def click(page: Page, button: str, answer: str = "api/decide") -> None:
+    """Press a button and wait for the server's answer."""
+    with page.expect_response(lambda response: answer in response.url and response.ok):
+        page.locator(button).click()
+
+
+def by_film(page: Page) -> Page:
+    """Sort the knees as in the table, two per film, and select the first."""
+    page.locator("[name=sort]").select_option("film")
+    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
+    page.locator("#gallery").focus()
+    return page
+
+
+def open_knee(page: Page, number: int) -> None:
+    """Open a knee, counted from 1 as in the table."""
+    by_film(page)
+    for key in ("Home", *["ArrowRight"] * (number - 1), "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector(f"#editor[data-ready='{number}']")

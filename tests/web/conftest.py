@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -74,6 +73,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda each: errors.extend([each.text] * (each.type == "error")))
             page.goto(credentials.new_url())
+            page.wait_for_selector("body[data-ready]")
             return page
 
         yield open_url
@@ -108,14 +108,10 @@ def serve() -> Iterator[Callable[[FastAPI], Credentials]]:
 def open_review(
     serve: Callable[[FastAPI], Credentials], open_page: Callable[..., Page]
 ) -> Callable[..., Page]:
-    """Open the review page of a run's folder, and wait for it."""
-
-    def open_folder(out: Path, **options: Any) -> Page:
-        page = open_page(serve(review_app(ReviewSession(out, Path()))), **options)
-        page.wait_for_selector("body[data-ready]")
-        return page
-
-    return open_folder
+    """Open the review page of a run's folder."""
+    return lambda out, **options: open_page(
+        serve(review_app(ReviewSession(out, Path()))), **options
+    )
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,6 @@ DECIDE = """row => fetch('api/decide', {
 
 def assert_harmless(page: Page) -> None:
     """The markup is shown as text: it is no element, and nothing has run."""
-    page.wait_for_selector("body[data-ready]")
     page.wait_for_function("() => [...document.images].every((image) => image.complete)")
     assert page.evaluate("window.hacked") is None
     assert page.locator("img[src=x]").count() == 0
@@ -45,15 +44,8 @@ def rename(out: Path, path: Path) -> None:
     with Run(out) as run:
         film = run.record(1)
         run.sql.execute("UPDATE films SET path = ? WHERE id = 1", (str(path),))
-        knees = tuple(
-            replace(
-                knee,
-                needs_review=True,
-                reasons=(MARKUP,),
-                landmarks={MARKUP: knee.centre, **knee.landmarks},
-            )
-            for knee in film.found
-        )
+        hostile = {"needs_review": True, "reasons": (MARKUP,), "landmarks": {MARKUP: (9.0, 9.0)}}
+        knees = tuple(replace(knee, **hostile) for knee in film.found)
         run.save([replace(film, found=knees, knees=knees)])
 
 
@@ -91,8 +83,7 @@ def test_page_answers_beside_connections_that_never_finish(
     try:
         for number, connection in enumerate(slow):
             connection.sendall(b"GET /api/start HTTP/1.1\r\nHost: x"[: 5 + number % 20])
-        page = open_page(credentials)
-        page.wait_for_selector("body[data-ready]")
+        open_page(credentials)
     finally:
         for connection in slow:
             connection.close()
@@ -160,6 +151,7 @@ def test_review_answers_after_the_commit_when_the_disk_is_full(
     credentials = serve(review_app(ReviewSession(run_folder, Path())))
     place = "127.0.0.1", credentials.port
     own = {"Origin": "http://{}:{}".format(*place), "Cookie": credentials.cookie}
+    own["Content-Type"] = "application/json"
     connection = http.client.HTTPConnection(*place, timeout=60)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (run_folder / "run.sqlite").stat().st_size
@@ -171,9 +163,8 @@ def test_review_answers_after_the_commit_when_the_disk_is_full(
             if number == 150:  # there is room again
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             request = {"row": 1 + number % 6, "state": ("accepted", "rejected")[number % 2]}
-            body = json.dumps(request)
-            own["Content-Type"] = "application/json"
-            connection.request("POST", f"{credentials.path}api/decide", body, own)
+            address = f"{credentials.path}api/decide"
+            connection.request("POST", address, json.dumps(request), own)
             answer = connection.getresponse()
             answer.read()
             statuses.append((answer.status, request["state"]))

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from kneematch.web.annotate import annotate_app
 from kneematch.web.server import Credentials
+from review_page import edit, press
 
 PHONE, SMALL = (390, 844), (1280, 800)
 DOCS = Path(__file__).parents[2] / "docs" / "images"
@@ -66,7 +67,6 @@ def test_annotate_page_fits_the_screen(
     model_already_run: None,
 ) -> None:
     page = open_page(serve(annotate_app(films[0], tmp_path / "template.json", films[1:])), size)
-    page.wait_for_selector("body[data-ready]")
     expect(page.locator("#status")).to_have_attribute("data-valid", "yes")
     page.keyboard.press("t")
     page.wait_for_selector("#preview[data-state=done]")
@@ -84,14 +84,12 @@ def test_review_page_fits_the_screen(
     page = open_review(run_folder, size=size)
     page.locator("#name").evaluate("element => { element.textContent = 'found'; }")
     for key in "aax":
-        with page.expect_response(lambda response: "api/decide" in response.url):
-            page.keyboard.press(key)
+        press(page, key)
     expect(page.locator(".badge")).to_have_count(3)
     page.wait_for_function("() => [...document.images].every((image) => image.complete)")
     assert_fits(page, size)
     shoot(page, pictures, "review.png", size)
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#editor[data-ready]")
+    edit(page)
     film = page.locator("#knee-film")
     film.evaluate("element => { element.textContent = element.textContent.split('/').pop(); }")
     for key in ("Shift+ArrowRight", "]", "]", "]", "]"):

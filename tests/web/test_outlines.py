@@ -1,6 +1,5 @@
 """Outlines on the review page: shown, dragged, measured, saved and applied."""
 
-import csv
 import json
 import math
 import os
@@ -24,6 +23,8 @@ from kneematch.run.pipeline import detect_folder
 from kneematch.web.review import MAX_POINTS, DecisionRequest, ReviewSession
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
+from review_page import click, open_knee, press
+from tables import read_table
 
 Open = Callable[..., Page]
 FOR_DOCS = bool(os.environ.get("KNEEMATCH_DOCS"))  # the picture of the docs
@@ -44,7 +45,7 @@ def measured_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with measures of one film, which tests must not change."""
     folder = tmp_path_factory.mktemp("measured")
     synthesize(folder / "films", SynthConfig(1, size=(900, 1000), workers=0))
-    config = DetectConfig(device="cpu", measure=True, workers=0)
+    config = DetectConfig(device="cpu", measure=True, overlays=True, workers=0)
     detect_folder(folder / "films", folder / "out", config)
     return folder / "out"
 
@@ -60,11 +61,12 @@ def outlines(out: Path) -> list[dict[str, object]]:
 
 
 def test_review_page_drags_an_outline_and_measures_follow(out: Path, open_review: Open) -> None:
+    before, measures = outlines(out)[0], read_table(out / "measurements.csv")
+    left, right = read_table(out / "detections.csv")
+    (overlay,) = (out / "overlays").iterdir()
+    picture = overlay.read_bytes()
     page = open_review(out)
-    page.locator("[name=sort]").select_option("film")
-    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#editor[data-ready='1']")
+    open_knee(page, 1)
     cell = page.locator("#measures tbody tr").nth(1).locator("td").nth(0)
     expect(cell).to_contain_text(" ± ")
     found = cell.inner_text()
@@ -75,10 +77,9 @@ def test_review_page_drags_an_outline_and_measures_follow(out: Path, open_review
         film = page.locator("#knee-film")
         film.evaluate("element => { element.textContent = element.textContent.split('/').pop(); }")
         page.screenshot(path=DOCS / "review-outlines.png")
-
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#save-area")).to_be_disabled()
-    femur = np.array(outlines(out)[0]["femur"])
+    femur = np.array(before["femur"])
     medial_handle = femur[75]  # the medial side of the left knee is on its right
     drag(page, tuple(medial_handle), (0, -8))
     expect(cell).not_to_have_text(found)
@@ -90,8 +91,7 @@ def test_review_page_drags_an_outline_and_measures_follow(out: Path, open_review
     drag(page, tuple(medial_handle), (3, -8))
     expect(cell).not_to_have_text(found)
     wider = cell.inner_text()
-    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
-        page.keyboard.press("Enter")
+    press(page, "Enter")
     page.wait_for_selector("#editor[data-ready='2']")
     page.keyboard.press("PageUp")
     page.wait_for_selector("#editor[data-ready='1']")
@@ -107,30 +107,27 @@ def test_review_page_drags_an_outline_and_measures_follow(out: Path, open_review
     expect(page.locator("#measures-hint")).to_contain_text("measured anew")
     page.once("dialog", lambda dialog: dialog.accept())  # discard that move
     page.keyboard.press("Escape")
-    with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
-        page.locator("#apply").click()
-
-    knee = outlines(out)[0]
-    assert knee["corrected"]
+    click(page, "#apply", "api/apply")
+    knee, untouched = outlines(out)
+    assert (knee["corrected"], "corrected" in untouched) == (True, False)
+    assert knee["femur_sides"] == before["femur_sides"]
     drawn = np.array(knee["femur"])
     shift = drawn - femur
     assert shift[75] == pytest.approx((0, -8), abs=0.5)  # across the plateau only
     assert abs(shift[[0, 40, 100]]).max() < 0.05
     assert np.diff(drawn[:, 0]).min() > 0
-    with (out / "measurements.csv").open(newline="") as file:
-        row = next(csv.DictReader(file))
+    row, other = read_table(out / "measurements.csv")
+    assert other == measures[1]
     assert f"{float(row['jsw_x250_mm']):.2f}" == wider
-    assert row["jsw_x250_pct_sd"] == ""
+    assert (measures[0]["jsw_x250_pct_sd"] != "", row["jsw_x250_pct_sd"]) == (True, "")
+    assert overlay.read_bytes() != picture
+    assert read_table(out / "detections.csv") == [left | {"decision": "corrected"}, right]
 
 
 def test_review_page_draws_the_smallest_widths_on_the_film(out: Path, open_review: Open) -> None:
-    with (out / "measurements.csv").open(newline="") as file:
-        row = next(csv.DictReader(file))
+    row, _ = read_table(out / "measurements.csv")
     page = open_review(out)
-    page.locator("[name=sort]").select_option("film")
-    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#editor[data-ready='1']")
+    open_knee(page, 1)
     expect(page.locator("#measures tbody tr")).to_have_count(2)
     widths = page.evaluate(WIDTHS)
     texts = [f"{float(row[f'jsw_{part}_minimum_mm']):.1f} mm" for part in ("medial", "lateral")]
@@ -166,8 +163,7 @@ def test_review_page_adds_the_knee_that_the_detector_recognises(
     page.keyboard.press("k")
     expect(page.locator("#notice")).to_contain_text("A knee was recognised here")
     expect(page.locator("#laterality [aria-pressed=true]")).to_have_text(right.laterality)
-    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
-        page.keyboard.press("Enter")
+    press(page, "Enter")
     with Run(out, exclusive=False) as run:
         ((_, _, side, decision, _),) = run.decisions()
     assert side == "right"
@@ -188,7 +184,7 @@ def test_session_recognises_no_knee_where_there_is_none(out: Path, tmp_path: Pat
     session.close()
 
 
-def test_session_outlines_a_placed_knee_as_the_run_would(out: Path) -> None:
+def test_session_outlines_a_placed_knee_as_the_run_would_and_by_its_network_only(out: Path) -> None:
     session = ReviewSession(out, Path())
     for key in (1, 2):
         row = session.row(key)
@@ -200,6 +196,12 @@ def test_session_outlines_a_placed_knee_as_the_run_would(out: Path) -> None:
         placed = session.outlined(session.row(key)).outlines
         expected = np.array(outlines(out)[key - 1]["tibia"])
         np.testing.assert_allclose(placed.tibia, expected, atol=0.05)
+    session.close()
+    with Run(out) as run:
+        run.store(fingerprint={**run.setting("fingerprint"), "outlines": "0" * 64})
+    session = ReviewSession(out, Path())
+    with pytest.raises(SettingsError, match="is not the network that measured"):
+        session.outlined(session.row(1))
     session.close()
 
 
@@ -228,16 +230,3 @@ def test_review_app_refuses_outlines_that_do_not_fit(out: Path, open_review: Ope
         assert (answer.status, answer.json()["problem"].count("\n")) == (422, 0), (path, body)
     with Run(out) as run:
         assert list(run.decisions()) == []
-
-
-def test_session_refuses_another_outline_network(out: Path) -> None:
-    with Run(out) as run:
-        run.store(fingerprint={**run.setting("fingerprint"), "outlines": "0" * 64})
-    session = ReviewSession(out, Path())
-    row = session.row(1)
-    assert row.found is not None
-    area = replace(Area.from_detection(row.found), rotation_deg=1.0)
-    session.decide(DecisionRequest(1, "corrected", area=area))
-    with pytest.raises(SettingsError, match="is not the network that measured"):
-        session.outlined(session.row(1))
-    session.close()

@@ -22,7 +22,7 @@ from kneematch.web.review import ReviewSession, review_app
 from kneematch.web.server import Credentials
 from kneephantoms.files import write_dicom
 from part_films import part_annotation, part_film, save_film
-from review_page import edit, press, shown
+from review_page import by_film, click, edit, open_knee, press, shown
 from tables import read_table
 
 Open = Callable[..., Page]
@@ -114,8 +114,7 @@ def test_review_app_keeps_exactly_what_was_decided(
     assert_shown(page, order)
     again = open_review(run_folder)
     assert_shown(again, order)
-    with again.expect_response(lambda response: "api/apply" in response.url and response.ok):
-        again.locator("#apply").click()
+    click(again, "#apply", "api/apply")
     again.reload()
     assert_shown(again, order)
     assert decisions(run_folder) == expected
@@ -146,9 +145,7 @@ def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
 
 def test_editor_hints_at_two_knees_of_the_same_side(page: Page) -> None:
     hint, sides = page.locator("#same-side"), page.locator("#laterality")
-    page.locator("[name=sort]").select_option("film")  # the left, then the right knee of each film
-    page.locator(".card[data-row='1']").dblclick()
-    page.wait_for_selector("#editor[data-ready='1']")
+    open_knee(page, 1)
     expect(sides.locator("[aria-pressed=true]")).to_have_text("R")
     expect(hint).to_be_empty()
     sides.locator("[value=L]").click()
@@ -182,8 +179,7 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
     for shift in (6, 12):
         finger("touchMove", *on_screen(page, centre[0] + shift, centre[1]))
     finger("touchEnd")
-    with page.expect_response(lambda response: "api/decide" in response.url and response.ok):
-        page.locator("#save-area").click()
+    click(page, "#save-area")
     ((_, _, decision, _),) = all_decisions(run_folder)
     assert decision.area.centre_x_px == pytest.approx(centre[0] + 12, abs=2)
     page.wait_for_selector(f"#editor[data-ready='{following}']")
@@ -221,16 +217,14 @@ def test_editor_undoes_and_redoes_changes_of_its_own_knee_only(
     assert decisions(run_folder) == [(*named(rows[first]), "accepted")]
     for key in ("Control+Shift+z", "Control+y", "Control+Shift+Z", "Control+z"):
         page.keyboard.press(key)  # the side is not redone for good
-    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
-        page.locator("#save-area").click()
+    click(page, "#save-area")
     (_, (_, _, decision, _)) = all_decisions(run_folder)
     moved = decision.area.centre_x_px, decision.area.centre_y_px
     assert moved == pytest.approx((centre[0] + 13, centre[1] - 8), abs=1.5)
     assert decision.laterality == row["laterality"]
     page.keyboard.press("Escape")
     expect(page.locator("#revoke")).to_have_text("Revoke last decision")
-    with page.expect_response(lambda answer: "api/undo" in answer.url and answer.ok):
-        page.locator("#revoke").click()
+    click(page, "#revoke", "api/undo")
     expect(page.locator("#notice")).to_contain_text("Decision revoked: ")
     states = [state for _, _, state in decisions(run_folder)]
     assert states == ["accepted", "corrected", "undone"]
@@ -345,18 +339,9 @@ def test_editor_asks_before_it_discards_a_correction_that_was_refused(
     assert len(decisions(run_folder)) == 1
 
 
-def by_film(page: Page) -> Page:
-    """Sort the knees as in the table, two per film, and select the first."""
-    page.locator("[name=sort]").select_option("film")
-    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
-    page.locator("#gallery").focus()
-    return page
-
-
 def open_next_film(page: Page) -> Callable[[], None]:
     """Go on from the second knee to the first of the next film, whose picture is held back."""
-    by_film(page).keyboard.press("ArrowRight")
-    edit(page)
+    open_knee(page, 2)
     release = hold(page, "/film/3")
     with page.expect_request(lambda request: "/film/3" in request.url):
         page.keyboard.press("PageDown")
@@ -480,7 +465,6 @@ def test_review_app_keeps_reader_grade_and_note_with_a_decision(
 ) -> None:
     session = ReviewSession(run_folder, Path(), "A. Reader")
     page = open_page(serve(review_app(session)))
-    page.wait_for_selector("body[data-ready]")
     expect(page.locator("#reader")).to_have_text("Reader: A. Reader")
     expect(page.locator("#facts")).to_contain_text("2 left to review")
     page.keyboard.press("u")
@@ -495,13 +479,11 @@ def test_review_app_keeps_reader_grade_and_note_with_a_decision(
     page.once("dialog", lambda dialog: dialog.dismiss())  # leaving would lose them
     page.locator("#next").click()
     expect(page.locator("#note")).to_have_value("=osteophytes, 0")
-    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
-        page.locator("#accept").click()
+    click(page, "#accept")
     page.keyboard.press("Escape")
     expect(page.locator("#facts")).to_contain_text("1 left to review")
     expect(page.locator(f".card[data-row='{row}'] .line")).to_contain_text("grade 3")
-    with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
-        page.locator("#apply").click()
+    click(page, "#apply", "api/apply")
     ((_, _, _, decision, _),) = read_decisions(run_folder / "review.csv")
     told = decision.state, decision.reader, decision.grade, decision.note
     assert told == ("accepted", "A. Reader", "3", "=osteophytes, 0")

@@ -1,45 +1,22 @@
 """The decisions about a run's knees, without a browser."""
 
-import math
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.films.annotation import annotate, save_annotation
 from kneematch.knee.decision import Area, Decision
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.pipeline import detect_folder, finish_run
 from kneematch.web.knee_rows import Row
-from kneematch.web.review import DecisionRequest, ReviewSession
-from kneephantoms import phantom
+from kneematch.web.review import ReviewSession
 
 
-def test_session_keeps_the_correction_of_an_added_knee(run_folder: Path) -> None:
-    with Run(run_folder) as run:  # the first film lacks its right knee
-        film = run.record(1)
-        run.save([replace(film, found=film.found[:1], knees=film.found[:1])])
-    session = ReviewSession(run_folder, Path())
-    drawn = Area.from_detection(session.draft(session.row(1), "right"))
-    key = session.decide(DecisionRequest(1, "corrected", "right", drawn))
-    session.decide(DecisionRequest(key, "corrected", area=drawn, laterality="L"))
-    session.close()
-    again = ReviewSession(run_folder, Path())
-    row = again.row(key)
-    assert row.knee is not None
-    assert (row.state, row.knee.laterality, again.warning) == ("corrected", "L", "")
-    assert math.isnan(row.knee.loss)
-    again.close()
-
-
-def test_session_says_what_does_not_count_and_is_not_measured(
-    run_folder: Path,
-) -> None:
+def test_session_says_what_does_not_count_and_is_not_measured(run_folder: Path) -> None:
     with Run(run_folder) as run:
         (knee, _) = run.record(1).found
         run.decide(1, "left", Decision("accepted", Area.from_detection(knee)))
@@ -76,15 +53,13 @@ def test_session_finds_films_from_another_working_folder(
     films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(films[0], tmp_path / "film.dcm")
-    knee = phantom(0, size=(512, 512)).knees[1]
-    drawn = annotate(tmp_path / "film.dcm", knee.side, knee.plateau_left, knee.plateau_right)
-    save_annotation(drawn, tmp_path / "template.json")
     monkeypatch.chdir(tmp_path)
-    config = DetectConfig(template="template.json", method="search", device="cpu", workers=0)
-    detect_folder("film.dcm", "out", config)
+    detect_folder("film.dcm", "out", DetectConfig(method="neural", device="cpu", workers=0))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     session = ReviewSession(Path("../out"))
     assert session.films == ["film.dcm"]
-    assert session.film(session.row(1)).size == (512, 512)
+    film = session.film(session.row(1))
+    assert film.size == (512, 512)
+    assert session.film(session.row(2)) is film  # read once
     session.close()

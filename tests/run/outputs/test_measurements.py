@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detections import make_detection
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.config import DetectConfig
@@ -26,13 +27,7 @@ def test_measurement_values_say_where_minima_lie() -> None:
 
 
 def measured(outlines: Outlines) -> Detection:
-    return Detection.from_matrix(
-        np.diag([140.0, 140.0, 1.0]),
-        {},
-        side="right",
-        method="locator",
-        measures=JointMeasures.from_outlines(outlines),
-    )
+    return make_detection(measures=JointMeasures.from_outlines(outlines))
 
 
 @pytest.mark.parametrize(
@@ -62,8 +57,5 @@ def test_open_measurements_writes_the_main_measures_to_knees_csv(tmp_path: Path)
     with open_measurements(tmp_path, DetectConfig(measure=True)) as add:
         add(FilmRecord(1, "a/film.dcm", "name", status=OK, knees=(measured(outlines),)))
     (row,) = read_table(tmp_path / "knees.csv")
-    assert (row["film"], row["image_side"], row["jsw_minimum_pct"]) == (
-        "a/film.dcm",
-        "right",
-        "10.0000",
-    )
+    told = row["film"], row["image_side"], row["jsw_minimum_pct"]
+    assert told == ("a/film.dcm", "right", "10.0000")

@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-import torch
 
-from kneematch import __version__
-from kneematch.run.outputs.run_file import check_facts, run_facts, versions, write_run
+from kneematch.run.outputs.run_file import check_facts, run_facts, write_run
 
 
 def test_write_run_holds_what_is_needed_to_repeat_a_run(
@@ -29,14 +27,6 @@ def test_write_run_holds_what_is_needed_to_repeat_a_run(
     assert content["command"] == command
     assert content["settings"] == {"method": "search", "template": str(Path("a/template.json"))}
     assert content["sha256"] == {"template": "ab12"}
-
-
-def test_versions_are_those_that_run() -> None:
-    content = versions()
-    assert content["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert content["kneematch"] == __version__
-    assert content["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert set(content) == {"python", "kneematch", "torch", "numpy", "pydicom"}
 
 
 @pytest.mark.parametrize("changed", [{"device": None}, {"command": "detect"}, {"sha256": []}])
