@@ -32,10 +32,8 @@ FAULTS = {
     "permission.dcm": "raise PermissionError(errno.EACCES, 'Permission denied')",
     "slow.dcm": "while True: pass",
 }
-REASONS = (
-    *("Input/output error", "killed by SIGKILL", "not enough memory", "No such file or directory"),
-    *("Permission denied", "more CPU time than is allowed"),
-)
+REASONS = ["Input/output error", "killed by SIGKILL", "not enough memory"]
+REASONS += ["No such file or directory", "Permission denied", "more CPU time than is allowed"]
 # Kills the process when it is about to remove or rename a file for the n-th time.
 KILL = """
 import os, signal, sys

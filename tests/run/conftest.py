@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.knee.detector import Detector
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
+from kneephantoms import SynthConfig, synthesize
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +14,12 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
     synthesize(folder, SynthConfig(10, size=(320, 400), workers=0))
     return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where a run writes."""
+    return tmp_path / "out"
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,8 +19,7 @@ from kneematch.run.database import Run
 from kneematch.run.decisions import AREA_COLUMNS
 from kneematch.run.film_record import SET_ASIDE
 from kneematch.run.pipeline import DetectResult, detect_folder
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
+from kneephantoms import SynthConfig, synthesize
 from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
@@ -56,9 +56,8 @@ def test_apply_review_refuses_a_run_that_has_not_ended_or_is_damaged(tmp_path: P
 
 
 def test_apply_review_visits_only_films_whose_decisions_changed_and_hold(
-    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    films: Path, out: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    out = tmp_path / "out"
     detect_folder(f"{films}/phantom-0000[0-2].dcm", out, replace(CONFIG, crops=True))
     rows = read_table(out / "detections.csv")
     read, paths = visit.read_isolated, []
@@ -86,16 +85,11 @@ def test_apply_review_visits_only_films_whose_decisions_changed_and_hold(
 
 
 def test_apply_review_killed_in_between_is_done_again(
-    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    films: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
     detect_folder(films / "phantom-00000.dcm", out, replace(CONFIG, crops=True))
     decide(out, "left", Decision("rejected", area_of(read_table(out / "detections.csv")[0])))
-
-    def stop(self: Run, films: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Run, "save", stop)
+    monkeypatch.setattr(Run, "save", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         apply_review(out, workers=0)
     monkeypatch.undo()
@@ -123,7 +117,7 @@ def test_apply_review_adds_the_decisions_of_another_run(films: Path, tmp_path: P
         apply_review(other, decisions=one / "review.csv", workers=0)
 
 
-def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:
+def test_apply_review_measures_corrected_knees_again_by_the_same_network(measured: Path) -> None:
     out = measured
     left, right = read_table(out / "detections.csv")
     before = read_table(out / "measurements.csv")
@@ -154,10 +148,6 @@ def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:
         problems = apply_review(out, workers=0).missing_reasons
         assert any("not measured" in problem for problem in problems)
     assert read_table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""
-
-
-def test_apply_review_refuses_another_outline_network(measured: Path) -> None:
-    decide(measured, "left", Decision("rejected", Area(100.0, 100.0, 50.0, 0.0)))
     with Run(measured) as run:
         run.store(fingerprint=run.setting("fingerprint") | {"outlines": "another"})
     with pytest.raises(SettingsError, match="not the network that measured"):

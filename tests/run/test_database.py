@@ -47,27 +47,6 @@ def refuse(film: VisitedFilm, folder: Path) -> Written:
     raise AssertionError
 
 
-def test_run_keeps_films_and_knees_exactly(run: Run) -> None:
-    number = save_one(run, KNEE, path=ODD)
-    run.close()
-    with Run(run.out) as again:
-        (film,) = again.records()
-        assert (film.id, film.path, film.size, film.mm_per_px) == (number, ODD, (100, 80), 0.2)
-        assert film.version == FileVersion(10, 20)
-        assert film.found[0].to_dict() == KNEE.to_dict()
-        assert film.knees[0].to_dict() == KNEE.to_dict()
-        assert again.thumbnail(number) == b"jpeg"
-        assert again.thumbnail(number + 1) is None
-
-
-def test_run_add_knows_a_film_by_its_absolute_path(run: Run) -> None:
-    first = run.add(["a.dcm", "b/a.dcm"])
-    assert run.add([str(Path("a.dcm").absolute()), "c.dcm", "b/../b/a.dcm"]) == [1, 3, 2]
-    assert first == [1, 2]
-    names = {name for (name,) in run.query("SELECT name FROM films")}
-    assert len(names) == 3
-
-
 def test_run_keeps_the_id_of_a_knee_when_its_film_is_searched_again(run: Run) -> None:
     save_one(run, KNEE)
     (before,) = run.query("SELECT id FROM knees")
@@ -180,37 +159,6 @@ def test_run_refuses_settings_of_another_type(run: Run, name: str, value: str) -
     run.query("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
     with pytest.raises(SettingsError, match=r"run\.sqlite is damaged"):
         run.setting(name)
-
-
-def test_run_leaves_that_of_another_version_as_it_is(run: Run) -> None:
-    run.query("ALTER TABLE knees RENAME COLUMN side TO place")
-    run.query("PRAGMA user_version = 2")
-    run.close()
-    before = run.path.read_bytes()
-    for exclusive in (True, False):
-        with pytest.raises(SettingsError, match="another version of kneematch"):
-            Run(run.out, exclusive=exclusive)
-    assert run.path.read_bytes() == before
-
-
-def test_run_decide_adds_and_revoke_takes_back(run: Run) -> None:
-    number = save_one(run, KNEE)
-    assert run.revoke() is None
-    run.decide(number, "left", Decision("accepted", AREA))
-    run.decide(number, "left", Decision("rejected", AREA))
-    knee = run.decide(number, "right", Decision("corrected", AREA, height_px=30.0))
-    states = "SELECT side, state FROM knees ORDER BY side"
-    assert run.query(states) == [("left", "rejected"), ("right", "corrected")]
-    assert run.decided() == [number]
-    assert run.revoke() == knee
-    run.revoke()
-    assert run.query(states) == [("left", "accepted"), ("right", "")]
-    assert run.query("SELECT COUNT(*) FROM decisions") == [(5,)]  # rows are only added
-    (film,) = run.to_visit([number])
-    assert film.decisions == {"left": Decision("accepted", AREA)}
-    assert film.last_decision == 5
-    run.save([film])
-    assert run.decided() == []
 
 
 def test_run_counts_decisions_about_areas_that_have_moved(run: Run) -> None:

@@ -28,6 +28,11 @@ def test_write_decisions_writes_what_read_decisions_reads(tmp_path: Path) -> Non
     path = tmp_path / "review.csv"
     write_decisions(ENTRIES, path)
     assert list(read_decisions(path)) == ENTRIES
+    drawn = Outlines(LINE, LINE + 5.0, "left", corrected=True)
+    write_decisions([(TIME, "a", "left", Decision("corrected", AREA, outlines=drawn), False)], path)
+    ((_, _, _, found, _),) = read_decisions(path)
+    assert found.outlines is not None
+    assert found.outlines.to_dict() == drawn.to_dict()
     write_decisions([], path)
     assert not path.exists()
 
@@ -64,15 +69,6 @@ def test_holding_revokes_a_correction_before_the_last_decision(tmp_path: Path) -
         write_decisions(run.decisions(), tmp_path / "review.csv")
     held = holding(read_decisions(tmp_path / "review.csv"))
     assert [decision for _, _, _, decision, _ in held.values()] == made[1:2]
-
-
-def test_write_decisions_keeps_drawn_outlines(tmp_path: Path) -> None:
-    drawn = Outlines(LINE, LINE + 5.0, "left", corrected=True)
-    decision = Decision("corrected", AREA, outlines=drawn)
-    write_decisions([(TIME, "a.dcm", "left", decision, False)], tmp_path / "review.csv")
-    ((_, _, _, found, _),) = read_decisions(tmp_path / "review.csv")
-    assert found.outlines is not None
-    assert found.outlines.to_dict() == drawn.to_dict()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from kneematch.run.film_record import film_names
 
 def test_film_names_take_as_many_folders_as_tell_films_apart() -> None:
     films = [f"/oai/{folder}/001" for folder in ("a/2004", "a/2005", "b/2004")]
-    assert film_names(films, set()) == ["a_2004_001", "a_2005_001", "b_2004_001"]
+    assert film_names(films, set()) == ["a_2004_001", "2005_001", "b_2004_001"]
     assert film_names(["a/1/001", "a/2/001", "b/002"], set()) == ["1_001", "2_001", "002"]
 
 

@@ -15,10 +15,8 @@ import pytest
 
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
-from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.ray import Cluster, connect
-from kneematch.run.visit import Visit
 from saved_films import EMPTY_BYTES, saved_bytes
 
 PATIENCE_S = 300
@@ -56,7 +54,6 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def local(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one machine writes."""
     out = tmp_path_factory.mktemp("local") / "out"
     alone = run(films, out, "--workers", "0")
     alone.communicate(timeout=PATIENCE_S)
@@ -125,12 +122,6 @@ def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
     assert (ray / "detections.csv").read_bytes() == (local / "detections.csv").read_bytes()
 
 
-def test_cluster_has_nothing_to_do_for_a_run_that_is_done() -> None:
-    pytest.importorskip("ray.data")
-    visit = Visit(DetectConfig(device="cpu"), Path("out"))
-    assert list(Cluster(cpus=1, gpus=0).map_visits(visit, [])) == []
-
-
 @pytest.mark.parametrize(
     ("cpus", "gpus", "actors", "share"),
     [(16, 1, 4, 1 / 4), (3, 1, 3, 1 / 3), (64, 4, 16, 1 / 4), (6, 8, 6, 1.0), (8, 0, 1, 1.0)],
@@ -153,8 +144,6 @@ def test_connect_names_the_extra_without_ray(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(SettingsError, match=r"kneematch\[ray\]"), connect("local"):
-        pass
     template = ["--template", str(films / "template.json")]
     out = tmp_path / "out"
     assert main(["detect", str(films), *template, "-o", str(out), "--ray", "local"]) == 2

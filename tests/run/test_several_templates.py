@@ -23,7 +23,6 @@ BELOW: Place = (150.0, 310.0, 1.1, 0.0, False)
 
 
 def areas_on(out: Path, film: str) -> dict[str, dict[str, str]]:
-    """The rows of a film by their side."""
     rows = read_table(out / "detections.csv")
     return {row["image_side"]: row for row in rows if row["film"].endswith(film)}
 

@@ -1,5 +1,6 @@
 """Visits of films: what the user states where a header is silent."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,22 +17,6 @@ from kneematch.run.database import Run
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 from tables import read_table
-
-
-def test_visit_takes_side_and_spacing_from_the_user_where_the_header_is_silent(
-    tmp_path: Path,
-) -> None:
-    made = phantom(3, framing="single", size=(600, 500))
-    grey = Image.fromarray((255 * made.pixels).astype(np.uint8))
-    for name in ("knee_L_1.png", "knee_2.png"):
-        grey.save(tmp_path / name)
-    config = DetectConfig(side_from_name="_([RL])_", mm_per_px=0.3, workers=0)
-    found = detect_folder(tmp_path, tmp_path / "found", config)
-    rows = {Path(row["film"]).name: row for row in read_table(found.out / "detections.csv")}
-    assert {row["mm_per_px"] for row in rows.values()} == {"0.300000"}
-    assert rows["knee_L_1.png"]["laterality_source"] == "name"
-    assert rows["knee_L_1.png"]["laterality"] == "L"
-    assert rows["knee_2.png"]["laterality_source"] != "name"
 
 
 @pytest.mark.parametrize(("cropped", "hint"), [(False, True), (True, False)])
@@ -80,7 +65,7 @@ def large(tmp_path: Path) -> Path:
     return folder
 
 
-def test_visit_finds_the_same_whether_a_copy_or_the_whole_film_is_read(
+def test_visit_takes_what_the_user_states_whether_a_copy_or_the_whole_film_is_read(
     large: Path, tmp_path: Path
 ) -> None:
     config = DetectConfig(side_from_name="_([RL])_", mm_per_px=0.3, workers=0)
@@ -92,10 +77,14 @@ def test_visit_finds_the_same_whether_a_copy_or_the_whole_film_is_read(
         with Run(out) as run:
             films = run.query("SELECT height, width, mm_per_px FROM films ORDER BY path")
             assert films == [(1300, 1000, 0.3), (1000, 1300, 0.2)]
+        counts = json.loads((out / "run.json").read_text())["counts"]
+        assert (counts["films"], counts["no_knee"], counts["failed"]) == (1, 1, 0)
+        assert "without a knee" in (out / "report.html").read_text()
     assert rows[False] == rows[True]
     (knee,), (failure,) = rows[True]
-    assert (knee["mm_per_px"], knee["laterality"]) == ("0.300000", "L")
-    assert "no frontal knee found" in failure["reason"]
+    told = knee["mm_per_px"], knee["laterality"], knee["laterality_source"]
+    assert told == ("0.300000", "L", "name")
+    assert (failure["status"], failure["reason"]) == ("no_knee", "no frontal knee found")
 
 
 def test_visit_says_why_a_film_cannot_be_read_after_its_copy(

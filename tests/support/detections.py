@@ -9,6 +9,8 @@ import numpy as np
 from kneematch.knee.detection import Detection
 from kneematch.run.film_record import FilmRecord
 
+Knees = tuple[Detection, Detection]
+
 
 def make_detection(
     side: str = "right",

@@ -1,5 +1,7 @@
 """The review page as a user has it: cards, keys, and a knee on its film."""
 
+import json
+
 from playwright.sync_api import Page, expect
 
 
@@ -45,3 +47,12 @@ def open_knee(page: Page, number: int) -> None:
     for key in ("Home", *["ArrowRight"] * (number - 1), "Enter"):
         page.keyboard.press(key)
     page.wait_for_selector(f"#editor[data-ready='{number}']")
+
+
+def assert_refused(page: Page, method: str, path: str, content: object) -> None:
+    """Send what the page would not send; the answer is one line."""
+    headers = {"Content-Type": "application/json", "Origin": page.evaluate("location.origin")}
+    body = None if content is None else json.dumps(content)
+    fetch = page.context.request.fetch
+    answer = fetch(f"{page.url}{path}", method=method, data=body, headers=headers)
+    assert (answer.status, answer.json()["problem"].count("\n")) == (422, 0), (path, content)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from kneematch.cli.main import main
 from kneematch.connections import open_port
@@ -23,6 +23,7 @@ from kneematch.web.review import ReviewSession, review_app
 from kneematch.web.server import Credentials, make_server
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
+from pages import Open, Serve
 from phantom_films import radiograph
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -34,9 +35,6 @@ SIZE = (1200, 1100) if FOR_DOCS else (512, 512)
 SEEDS = (0, 1, 10, 4, 2, 5, 6, 8, 12, 14, 15, 21) if FOR_DOCS else (0, 1, 10, 4)
 VIEWPORT = (1280, 800)
 REASONS = {4: (DISAGREE, ATYPICAL), 7: (ATYPICAL,)}  # by the row of the page
-
-# The pages that were opened on a port: closed before their server stops, or they would miss it.
-OPEN: dict[int, list[BrowserContext]] = {}
 
 
 @pytest.fixture(scope="session")
@@ -55,8 +53,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Open a page as the user does; an error fails the test, unless it has the allowed text."""
+def open_page(browser: Browser, serve: Serve) -> Iterator[Open]:
+    """Open a page as the user does; an error fails the test, unless it has the allowed text.
+
+    Pages are closed before their server stops (they would miss it), hence the fixture `serve`.
+    """
     errors: list[str] = []
     expected: list[str] = []
     with ExitStack() as stack:
@@ -67,7 +68,6 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             expected.append(allowed)
             context = browser.new_context(viewport={"width": size[0], "height": size[1]})
             stack.callback(context.close)
-            OPEN.setdefault(credentials.port, []).append(context)
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
             page.on("pageerror", lambda error: errors.append(str(error)))
@@ -91,23 +91,19 @@ def _served(app: FastAPI) -> Iterator[Credentials]:
         try:
             yield credentials
         finally:
-            for context in OPEN.pop(credentials.port, []):
-                context.close()
             server.should_exit = True
             thread.join()
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[FastAPI], Credentials]]:
+def serve() -> Iterator[Serve]:
     """Serve apps until the test is over."""
     with ExitStack() as stack:
         yield lambda app: stack.enter_context(_served(app))
 
 
 @pytest.fixture
-def open_review(
-    serve: Callable[[FastAPI], Credentials], open_page: Callable[..., Page]
-) -> Callable[..., Page]:
+def open_review(serve: Serve, open_page: Open) -> Open:
     """Open the review page of a run's folder."""
     return lambda out, **options: open_page(
         serve(review_app(ReviewSession(out, Path()))), **options
@@ -147,26 +143,20 @@ def finished_run(films: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
     where = ["--device", "cpu", "--workers", "0", "-o", str(folder / "out"), "--quiet"]
     assert main(["detect", *named, *search, *where]) == 0
     if not FOR_DOCS:
-        flag(folder / "out")
+        with Run(folder / "out") as run:
+            for film in list(run.records()):
+                doubts = REASONS.get(2 * film.id - 1, ()), REASONS.get(2 * film.id, ())
+                knees = tuple(
+                    replace(knee, needs_review=bool(reasons), reasons=reasons)
+                    for knee, reasons in zip(film.found, doubts, strict=True)
+                )
+                run.save([replace(film, found=knees, knees=knees)])
         assert main(["detect", *named, *search, *where]) == 0
     return folder / "out"
 
 
-def flag(out: Path) -> None:
-    """Mark the knees of a run that are to be reviewed as in REASONS."""
-    with Run(out) as run:
-        for film in list(run.records()):
-            knees = tuple(
-                replace(knee, needs_review=bool(reasons), reasons=reasons)
-                for key, knee in zip((2 * film.id - 1, 2 * film.id), film.found, strict=True)
-                for reasons in [REASONS.get(key, ())]
-            )
-            run.save([replace(film, found=knees, knees=knees)])
-
-
 @pytest.fixture
 def run_folder(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy of the run."""
     return Path(shutil.copytree(finished_run, tmp_path / "out"))
 
 

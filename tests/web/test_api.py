@@ -1,7 +1,7 @@
 """Both pages' APIs, called with whatever their OpenAPI schema allows and forbids."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from schemathesis import GenerationMode
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import ReviewSession, review_app
 from kneematch.web.server import COOKIE, Credentials
+from pages import Serve
 
 # Requests for each operation and kind; more take longer and may find more.
 EXAMPLES = int(os.environ.get("KNEEMATCH_API_EXAMPLES", "8"))
@@ -68,9 +69,7 @@ def app(
 
 
 @pytest.mark.usefixtures("model_already_run")
-def test_api_answers_every_request_without_a_server_error(
-    app: FastAPI, serve: Callable[[FastAPI], Credentials]
-) -> None:
+def test_api_answers_every_request_without_a_server_error(app: FastAPI, serve: Serve) -> None:
     credentials = serve(app)
     statuses = {
         (operation.label, mode): probe(operation, mode, credentials)

@@ -5,14 +5,11 @@ import json
 import socket
 import sys
 import urllib.request
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from kneematch import connections
@@ -20,10 +17,7 @@ from kneematch.errors import SettingsError
 from kneematch.run.database import Run
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import ReviewSession, review_app
-from kneematch.web.server import Credentials
-
-Serve = Callable[[FastAPI], Credentials]
-Open = Callable[..., Page]
+from pages import Open, Serve
 
 MARKUP = "<img src=x onerror=window.hacked=1>"
 DECIDE = """row => fetch('api/decide', {
@@ -125,20 +119,6 @@ def test_page_closes_connections_that_ask_nothing_and_does_not_fill_the_log(
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     assert b"review.js" in browser.open(credentials.new_url(), timeout=60).read()
     assert capfd.readouterr().err == ""
-
-
-def test_review_answers_many_requests_for_thumbnails_at_once(
-    run_folder: Path, serve: Serve
-) -> None:
-    credentials = serve(review_app(ReviewSession(run_folder, Path())))
-    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    root = browser.open(credentials.new_url(), timeout=60).url
-
-    def status(film: int) -> int:
-        return int(browser.open(f"{root}thumbnail/{film}", timeout=60).status)
-
-    with ThreadPoolExecutor(16) as tabs:
-        assert set(tabs.map(status, [1, 2, 3, 4] * 40)) == {200}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")

@@ -1,15 +1,13 @@
 """Both pages on a small and a large screen; with KNEEMATCH_DOCS=1, the pictures of the docs."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from kneematch.web.annotate import annotate_app
-from kneematch.web.server import Credentials
+from pages import Open, Serve
 from review_page import edit, press
 
 PHONE, SMALL = (390, 844), (1280, 800)
@@ -24,13 +22,9 @@ BROKEN_PICTURES = """[...document.images]
   .filter((image) => image.checkVisibility() && image.complete && !image.naturalWidth)
   .map((image) => image.alt)"""
 
-Serve = Callable[[FastAPI], Credentials]
-Open = Callable[..., Page]
-
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Folder of the screenshots."""
     folder = DOCS if os.environ.get("KNEEMATCH_DOCS") else tmp_path / "pictures"
     folder.mkdir(exist_ok=True)
     return folder

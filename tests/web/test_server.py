@@ -106,13 +106,10 @@ def test_auth_refuses_other_origins_and_a_post_without_one(credentials: Credenti
     for origin in ("http://evil.example", "null", *near):
         assert posted(credentials, "/api/check", DRAWING, Origin=origin) == 403
         assert request(credentials, "GET", "/film.jpg", Origin=origin)[0] == 403
+    for site in ("cross-site", "same-site"):  # that embeds the page
+        assert request(credentials, "GET", "/film.jpg", Origin="", Sec_Fetch_Site=site)[0] == 403
     assert posted(credentials, "/api/check", DRAWING, Origin="") == 403
     assert posted(credentials, "/api/check", DRAWING) == 200
-
-
-def test_auth_refuses_what_another_site_embeds(credentials: Credentials) -> None:
-    for site in ("cross-site", "same-site"):
-        assert request(credentials, "GET", "/film.jpg", Origin="", Sec_Fetch_Site=site)[0] == 403
 
 
 def test_page_app_serves_no_other_paths(credentials: Credentials) -> None:

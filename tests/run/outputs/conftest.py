@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detections import make_detection
+from detections import Knees, make_detection
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 
@@ -17,7 +17,7 @@ def area(side: str, centre: tuple[float, float], turn_deg: float = 5.0, **more: 
 
 
 @pytest.fixture
-def knees() -> tuple[Detection, Detection]:
+def knees() -> Knees:
     """Both knees of `film`."""
     return area("left", (75.25, 100.5)), area("right", (224.0, 99.0), -3.0)
 

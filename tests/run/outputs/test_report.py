@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detections import make_record
-from kneematch.knee.detection import Detection
+from detections import Knees, make_record
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.report import Summary, write_report
 
-Knees = tuple[Detection, Detection]
 COUNTS = {"films": 3, "knees": 6, "no_knee": 0, "failed": 1, "review": 2}
 COUNTS |= {"accepted": 0, "rejected": 0, "corrected": 0}
 RUN: dict[str, Any] = {
@@ -63,7 +61,6 @@ class Page(HTMLParser):
 
     @property
     def told(self) -> str:
-        """All text in one line."""
         return " ".join(" ".join(self.text).split())
 
     def sources(self) -> list[str]:
@@ -137,14 +134,8 @@ def test_write_report_answers_first_what_can_be_trusted(tmp_path: Path, knees: K
     page = written(tmp_path, films, RUN | {"counts": counts})
     assert "1 of 21 knees to look at (5 %)." in page.told
     assert "expect about 4 of 40 margins" in page.told  # a tenth: the limit is 3 px
-    for counted in (
-        "10 films with two knees",
-        "1 film with one knee",
-        "1 film without a knee",
-        "Right or left is known 20",
-        "Millimetres are known 21",
-    ):
-        assert counted in page.told
+    assert "Right or left is known 20" in page.told
+    assert "Millimetres are known 21" in page.told
     links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
     assert links == ["detections.csv"]  # of the tables that are there
     pictures = [attrs["alt"] for tag, attrs in page.tags if tag == "img"]

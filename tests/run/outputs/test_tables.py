@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detections import make_detection, make_record
+from detections import Knees, make_detection, make_record
 from kneematch.films.files import DETECTIONS
 from kneematch.knee.crop import CropSize
 from kneematch.knee.detection import Detection
@@ -30,7 +30,6 @@ FOUND = replace(
     laterality_source="header",
     mm_per_px=0.1397,
 )
-Knees = tuple[Detection, Detection]
 CROP_SIZE = CropSize(mm=30.0, spacing_mm=0.25)
 MADE = {"crops": {"settings": {}, "files": ["crop.png"]}}
 
@@ -85,19 +84,3 @@ def test_crop_rows_map_crop_pixels_to_film_pixels(knees: Knees, mirror: bool) ->
         ends = np.array([[-20, 140, 140, -20], [0, 0, 120, 120], [1, 1, 1, 1]])
         as_seen = found.corners if found.side == "right" or mirror else found.corners[[1, 0, 3, 2]]
         np.testing.assert_allclose((to_film @ ends).T, as_seen, atol=1e-3)
-
-
-def test_crop_rows_without_spacing_have_a_map_and_no_millimetres(knees: Knees) -> None:
-    bare = replace(knees[1], mm_per_px=None)
-    (row,) = crop_rows(make_record(1, bare, made=MADE), CROP_SIZE)
-    assert (row["mm_per_px"], row["file"], row["laterality"]) == (None, "film-1-L.png", "L")
-    # The area, 80 pixels wide, is taken to be 100 mm wide.
-    assert float(row["xx"] or 0) == pytest.approx(0.25 * 80 / 100, rel=0.01)
-
-
-def test_open_table_leaves_the_old_files_when_the_rows_break_off(tmp_path: Path) -> None:
-    path = written(tmp_path, ("old", FOUND))
-    with pytest.raises(AttributeError):
-        written(tmp_path, ("new", FOUND), ("bad", None))  # type: ignore[arg-type]
-    assert [row["film"] for row in read_table(path)] == ["old"]
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [DETECTIONS]
