@@ -364,11 +364,11 @@ def test_detect_folder_refuses_relative_paths_from_another_working_folder(
 def test_detect_folder_replaces_results_without_a_database_or_of_another_version_by_force_only(
     named: list[str], out: Path, other_version: bool
 ) -> None:
+    out.mkdir()
     if other_version:
         with Run(out, create=True) as run:
             run.query("PRAGMA user_version = 99")
     else:
-        out.mkdir()
         (out / "detections.csv").write_text("film,side\n")
     before = content(out)
     with pytest.raises(SettingsError, match=r"another version|results without a run\.sqlite"):

@@ -112,7 +112,6 @@ def open_review(serve: Serve, open_page: Open) -> Open:
 
 @pytest.fixture(scope="session")
 def served() -> Callable[[FastAPI], AbstractContextManager[Credentials]]:
-    """Serve an app for the duration of a block, so that a test can start it again."""
     return _served
 
 

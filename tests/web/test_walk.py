@@ -154,6 +154,7 @@ def test_added_knees_reach_the_files(command: list[str], tmp_path: Path, open_re
     page = open_review(out)
     open_knee(page, 1)
     page.locator("#add-right").click()
+    expect(page.locator("#knee-facts")).to_contain_text("new knee on the image’s right")
     page.locator("#laterality button[value=L]").click()
     decide(page, "#save-area")
     page.locator("[name=shown]").select_option("no_knee")
