@@ -62,14 +62,10 @@ def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path)
     # The second patient has no knee in common.
     visits = table(tmp_path, "/a/one.dcm,p,0", "1.dcm,p,1", "two.dcm,q,0", "2.dcm,q,1")
     result = compare_runs(runs, tmp_path / "out.csv", visits=visits)
-    changes = {each.measure: each for each in result.changes}
     assert result.skipped == ["/a/two.dcm, /b/2.dcm: no knee at two visits"]
     again = tmp_path / "again.csv"
     assert main(["compare", *map(str, runs), "--visits", str(visits), "-o", str(again)]) == 1
     assert again.read_bytes() == (tmp_path / "out.csv").read_bytes()
-    assert (changes["jsw_x250_pct"].knees, changes["jsw_x250_pct"].visit) == (2, "1")
-    assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
-    assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm
     left, right = read_table(tmp_path / "out.csv")
     assert (left["image_side_before"], left["film_after"]) == ("left", "/b/1.dcm")
     assert (left["patient"], left["visit_before"], left["visit_after"]) == ("p", "0", "1")
@@ -81,7 +77,7 @@ def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path)
 def test_compare_runs_writes_deviations_and_the_smallest_detectable_change(tmp_path: Path) -> None:
     films = {"a": [("left", 20), ("right", 8)], "b": [("left", 5), ("right", 8)]}
     run, visits = write_run(tmp_path / "run", films), table(tmp_path, "a,p,0", "b,p,1")
-    result = compare_runs(run, tmp_path / "out.csv", visits=visits)
+    compare_runs(run, tmp_path / "out.csv", visits=visits)
     measures = knee("left", 20).measures
     assert measures is not None
     left, _ = read_table(tmp_path / "out.csv")
@@ -94,9 +90,6 @@ def test_compare_runs_writes_deviations_and_the_smallest_detectable_change(tmp_p
         limit = 1.96 * 2**0.5 * sd
         assert float(left[f"{name}_{unit}_change_sd"]) == pytest.approx(2**0.5 * sd, rel=1e-3)
         assert float(left[f"{name}_{unit}_sdc"]) == pytest.approx(limit, rel=1e-3)
-        (change,) = (each for each in result.changes if each.measure == f"{name}_{unit}")
-        assert change.sdc == pytest.approx(limit, rel=1e-3)
-        assert (change.beyond, change.knees) == (1, 2)
 
 
 def test_compare_runs_of_three_visits_begins_where_a_knee_is_first_seen(tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from kneematch.run.pipeline import DetectResult
 
 LACKING: Final = "lack a picture, a crop, an export, measures or a correction"
-# Parts of the names of the measures whose changes are printed.
-PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
 MOST_SHOWN: Final = 10  # films and patients that are skipped
 
 
@@ -173,14 +171,6 @@ def compare(
 
     with writing(out):
         result = compare_runs(runs, out, visits=visits, force=force)
-    for each in result.changes:
-        if any(name in each.measure for name in PRINTED):
-            sd, sdc = ("unknown" if n is None else f"{n:.3f}" for n in (each.sd, each.sdc))
-            print(
-                f"{shown(each.visit)}, {each.measure}: mean change {each.mean:+.3f} (standard "
-                f"deviation {sd}); {each.beyond:,} of {_number(each.knees, 'knee')} changed more "
-                f"than the smallest detectable change, {sdc}"
-            )
     print(f"{shown(out)}: {_number(result.knees, 'change')}")
     reasons = [f"skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
     print_first_errors(reasons, len(result.skipped), "skipped", what="films or patients")

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from statistics import fmean, stdev
 from typing import Final
 
 from kneematch.errors import SettingsError
@@ -42,24 +41,10 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """The mean change of a measure over all knees, from their first visit to a later one."""
-
-    measure: str  # name and unit
-    visit: str  # the later one
-    knees: int
-    mean: float
-    sd: float | None  # standard deviation between knees; None for a single one
-    sdc: float | None  # smallest detectable change; None where no deviation is known
-    beyond: int  # knees with a change larger than that of their own
-
-
-@dataclass(frozen=True, slots=True)
 class LongitudinalComparison:
     """What `compare_runs` found."""
 
     knees: int  # rows of the table
-    changes: list[Change]
     skipped: list[str]  # films and patients without a knee to compare, and why
 
 
@@ -112,7 +97,7 @@ def compare_runs(
     with open_table(out, COLUMNS) as add:
         for row in rows:
             add(row)
-    return LongitudinalComparison(len(rows), list(_summary(rows, order)), skipped)
+    return LongitudinalComparison(len(rows), skipped)
 
 
 def _knees_by_patient(
@@ -211,28 +196,6 @@ def _deviation(knee: KneeRow, name: str) -> float | None:
     if sd is None or unit not in POWERS:
         return sd
     return None if width_mm is None else sd / PERCENT * width_mm ** POWERS[unit]
-
-
-def _summary(rows: Sequence[Mapping[str, Cell]], visits: Sequence[str]) -> Iterator[Change]:
-    for name in VALUES:
-        for visit in visits:
-            later = [row for row in rows if row["visit_after"] == visit]
-            found = [row for row in later if row.get(f"{name}_change") is not None]
-            if not found:
-                continue
-            changes = [float(row[f"{name}_change"] or 0) for row in found]
-            limits = [row.get(f"{name}_sdc") for row in found]
-            known = [float(limit) for limit in limits if limit is not None]
-            pairs = zip(changes, limits, strict=True)
-            yield Change(
-                name,
-                visit,
-                len(changes),
-                fmean(changes),
-                stdev(changes) if len(changes) > 1 else None,
-                math.sqrt(fmean(limit**2 for limit in known)) if known else None,
-                sum(limit is not None and abs(change) > float(limit) for change, limit in pairs),
-            )
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
