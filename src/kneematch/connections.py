@@ -1,9 +1,12 @@
 """Ports to listen on, and HTTP on connections that are limited in number and in idle time."""
 
+import logging
 import socket
 from asyncio import Transport
-from typing import Final
+from typing import Any, Final
 
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kneematch.errors import SettingsError
@@ -40,3 +43,26 @@ class LimitedProtocol(H11Protocol):
         else:
             ends = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)
             self.timeout_keep_alive_task = ends
+
+
+def http_server(app: ASGIApp, shutdown_s: int, **options: Any) -> uvicorn.Server:
+    """Return the server of an app; requests under way have `shutdown_s` seconds when it ends.
+
+    `options` are uvicorn's, such as those for TLS.
+    """
+    config = uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,  # addresses may hold a token
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=shutdown_s,
+        **options,
+    )
+    server = uvicorn.Server(config)
+    # No complaints about requests that the end cuts off.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
+    return server

@@ -108,7 +108,7 @@ def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> Non
     The app is made after the port was opened, so that a port in use leaves no trace.
     """
     from kneematch.connections import open_port
-    from kneematch.web.server import Credentials, serve
+    from kneematch.web.server import Credentials, make_server
 
     with open_port(port) as listening:
         app, credentials = make_app(), Credentials(listening.getsockname()[1])
@@ -117,4 +117,4 @@ def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> Non
         if browser:
             webbrowser.open(credentials.new_url())
         with suppress(KeyboardInterrupt):
-            serve(app, credentials, listening)
+            make_server(app, credentials).run(sockets=[listening])

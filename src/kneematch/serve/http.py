@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from typing import Any, Final
 
-import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
@@ -19,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from kneematch import __version__
-from kneematch.connections import TRUSTED_SITES, LimitedProtocol, open_port
+from kneematch.connections import TRUSTED_SITES, http_server, open_port
 from kneematch.films.files import FILE_MODE
 from kneematch.run.film_record import FAILED, UNREADABLE, FilmRecord
 from kneematch.serve.config import LOCAL, ServeConfig
@@ -31,7 +30,6 @@ MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
 BODY_S: Final = 120.0  # in which a film must arrive
 SHUTDOWN_S: Final = 30  # in which requests under way must end when the node ends
 MOST_REQUESTS: Final = 16  # films of requests that are examined or wait
-QUIET: Final = {"log_level": "warning", "access_log": False, "server_header": False}
 
 logger = logging.getLogger("kneematch")
 
@@ -113,12 +111,8 @@ def serve(config: ServeConfig, folder: Path, started: Callable[[str], None]) -> 
     config.token()  # one that cannot be used is refused before anything starts
     with open_port(config.http_port, config.host) as listening:
         node = Node(config, folder)
-        how: dict[str, Any] = {**QUIET, "http": LimitedProtocol, "ws": "none", "lifespan": "off"}
-        how["timeout_graceful_shutdown"] = SHUTDOWN_S
-        tls = config.tls_key, config.tls_cert
-        how |= dict(zip(("ssl_keyfile", "ssl_certfile"), tls, strict=True))
-        server = uvicorn.Server(uvicorn.Config(node_app(node), **how))
-        logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
+        tls = {"ssl_keyfile": config.tls_key, "ssl_certfile": config.tls_cert}
+        server = http_server(node_app(node), SHUTDOWN_S, **tls)
         answering = Thread(target=server.run, args=([listening],), daemon=True)
         answering.start()
         port = listening.getsockname()[1]

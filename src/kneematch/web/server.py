@@ -5,7 +5,6 @@ Also how both pages read films and show them.
 
 import logging
 import secrets
-import socket
 import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,7 +27,7 @@ from starlette.responses import (
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kneematch.connections import HOST, TRUSTED_SITES, LimitedProtocol
+from kneematch.connections import HOST, TRUSTED_SITES, http_server
 from kneematch.errors import KneematchError
 from kneematch.films.pictures import encode, to_grey8
 from kneematch.films.radiograph import Radiograph
@@ -181,27 +180,9 @@ def page_app(page: str) -> FastAPI:
     return app
 
 
-def serve(app: ASGIApp, credentials: Credentials, listening: socket.socket) -> None:
-    """Answer requests until Ctrl-C, without complaints about requests that it cuts off."""
-    server = make_server(app, credentials)
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
-    server.run(sockets=[listening])
-
-
 def make_server(app: ASGIApp, credentials: Credentials) -> uvicorn.Server:
     """Return the server of an app, which sees only requests that have the credentials."""
-    config = uvicorn.Config(
-        AuthMiddleware(app, credentials),
-        http=LimitedProtocol,
-        ws="none",
-        lifespan="off",
-        log_level="warning",
-        access_log=False,  # addresses hold the token
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-    )
-    return uvicorn.Server(config)
+    return http_server(AuthMiddleware(app, credentials), SHUTDOWN_S)
 
 
 _read = lru_cache(CACHED_FILMS)(read_isolated)
