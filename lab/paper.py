@@ -33,7 +33,7 @@ from kneematch.paper.algorithm2 import Networks, fine_phase, train_two_phases
 from kneematch.paper.network import PoseNetwork
 from kneematch.parallel import choose_workers
 from kneematch.training.dataset import prepare_films
-from kneematch.training.recipes import activation_ranges, films_at_once
+from kneematch.training.recipes import activation_ranges
 from kneematch.training.trainer import cut_templates
 
 METHODS = {
@@ -102,10 +102,9 @@ def train_model(films: list[str], template: Path, out: Path, args: argparse.Name
         print(reason, file=sys.stderr)
     templates, _ = cut_templates(load_annotation(template), device)
     coarse, fine = (network.to(device) for network in initial_networks(args.start))
-    at_once = films_at_once(torch.device(device))
-    numbers = Hyperparameters(args.rounds, args.epochs, at_once=at_once)
+    numbers = Hyperparameters(args.rounds, args.epochs)
     data = PhaseData(found.halves, len(found), templates.coarse)
-    phases = lambda: data, lambda: fine_phase(data, coarse, templates.fine, at_once)
+    phases = lambda: data, lambda: fine_phase(data, coarse, templates.fine)
     for phase, state in train_two_phases((coarse, fine), phases, 2 * (energy_loss(),), numbers):
         if state.epoch:
             loss = f"loss {state.loss:.4f}"

@@ -93,7 +93,7 @@ def test_sharpened_energies_are_the_lowest_of_300_steps(
     small_network: Callable, data: PhaseData
 ) -> None:
     network, few = small_network(0), replace(data, count=2)
-    found = sharpened_energies(network, few, at_once=1)
+    found = sharpened_energies(network, few)
     with torch.no_grad():
         start = poses(network, data)[:2]
     problem = paper_problem(data.images(torch.arange(2)), data.template)

@@ -28,7 +28,7 @@ def test_fine_phase_gives_the_enlarged_patches_of_the_coarse_network(
 ) -> None:
     coarse = small_network(0)
     data = PhaseData(films.images.__getitem__, 5, films.template)
-    fine = fine_phase(data, coarse, films.template, at_once=2)
+    fine = fine_phase(data, coarse, films.template)
     with torch.no_grad():
         v = coarse(network_input(films.images))
     patches = pose_from_vector(v, films.template.aspect / 1.6) * torch.tensor([1.2, 1, 1, 1])

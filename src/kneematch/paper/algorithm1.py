@@ -16,6 +16,7 @@ from kneematch.paper.template import Template
 from kneematch.sampling import sample
 
 SHIFT: Final = 0.02  # largest random translation, as a share of the image; not in the paper
+AT_ONCE: Final = 16  # radiographs that are sharpened together, which changes no result
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,6 @@ class Hyperparameters:
     backbone_rate: float = 1e-5  # Adam's learning rate of the ResNet18 layers
     head_rate: float = 1e-4  # and of the other layers
     decay: Callable[[float], float] = lambda done: 1.0  # factor of the rates, by share of a round
-    at_once: int = 16  # radiographs that are sharpened together, which changes no result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,9 +41,9 @@ class PhaseData:
     make_problem: MakeProblem = paper_problem
     refine: Refiner = sharpen
 
-    def map_images(self, function: Callable[[Tensor], Tensor], at_once: int) -> Tensor:
+    def map_images(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return a function's values (N, ...) of all images, of which it gets some at once."""
-        batches = torch.split(torch.arange(self.count), at_once)
+        batches = torch.split(torch.arange(self.count), AT_ONCE)
         return torch.cat([function(self.images(rows)) for rows in batches])
 
 
@@ -125,7 +125,7 @@ def train_phase(
     """
     while state.round < numbers.rounds:  # t != T
         if state.round > 0 and state.epoch == 0:
-            state.c_u.copy_(1 / sharpened_energies(state.network, data, numbers.at_once))
+            state.c_u.copy_(1 / sharpened_energies(state.network, data))
         while state.epoch < numbers.epochs:
             state.loss = _train_epoch(begin_epoch(state.network), state, data, loss, numbers)
             state.epoch += 1
@@ -154,7 +154,7 @@ def _train_epoch(
     return float(total) / data.count
 
 
-def sharpened_energies(network: PoseNetwork, data: PhaseData, at_once: int = 16) -> Tensor:
+def sharpened_energies(network: PoseNetwork, data: PhaseData) -> Tensor:
     """Return min_j f(u_i, v_j), (N,), over the sharpening steps that start at G(u_i)."""
     network.eval()
 
@@ -164,4 +164,4 @@ def sharpened_energies(network: PoseNetwork, data: PhaseData, at_once: int = 16)
             v = network(network_input(images))
         return data.refine(problem, pose_from_vector(v, problem.height_ratio)).energy
 
-    return data.map_images(lowest, at_once)
+    return data.map_images(lowest)

@@ -26,9 +26,7 @@ ENLARGE: Final = 1.2  # factor of the coarse patch, in which the fine network lo
 Networks = tuple[PoseNetwork, PoseNetwork]  # G(.; phi^coarse) and G(.; phi)
 
 
-def fine_phase(
-    data: PhaseData, coarse: PoseNetwork, template: Template, at_once: int = 16
-) -> PhaseData:
+def fine_phase(data: PhaseData, coarse: PoseNetwork, template: Template) -> PhaseData:
     """Return the data of the second phase: find T~ (`template`) in the enlarged patches.
 
     They are cut at the poses of the network that was trained on the data of the first phase.
@@ -36,7 +34,7 @@ def fine_phase(
     coarse.eval()
     with torch.no_grad():
         crop_poses = data.map_images(
-            lambda images: coarse_crops(coarse, images, data.template.aspect), at_once
+            lambda images: coarse_crops(coarse, images, data.template.aspect)
         )
     return phase_in_crops(data, crop_poses, template)
 

@@ -6,7 +6,7 @@ pseudo-labels. Random crops and exposures make a few films stand for many.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -25,7 +25,7 @@ from kneematch.models.two_stage import (
     jitter_pose,
     transfer_template,
 )
-from kneematch.paper.algorithm1 import Hyperparameters, Loss, PhaseData, PhaseState
+from kneematch.paper.algorithm1 import AT_ONCE, Hyperparameters, Loss, PhaseData, PhaseState
 from kneematch.paper.algorithm2 import (
     ENLARGE,
     PHASES,
@@ -49,8 +49,6 @@ from kneematch.training import TrainConfig
 from kneematch.training.dataset import Films
 
 RANGED_FILMS: Final = 24  # on which the ranges of activations are measured
-FILMS_AT_ONCE: Final = 16  # on a CPU
-BYTES_PER_FILM: Final = 60_000_000  # on a GPU, during a refinement
 LOG_GAMMA: Final = 0.7  # largest logarithm of the exponent gamma
 SHARPNESS: Final = (-0.6, 1.5)  # range of the factor of the added detail; negative values blur
 FIELD: Final = 0.4  # largest smooth change of log-contrast; that of brightness is a third of it
@@ -102,11 +100,15 @@ def train_task(
     resume: Callable[[str, PhaseState], bool] = lambda phase, state: False,
 ) -> Iterator[tuple[str, PhaseState]]:
     """Train both networks in place; arguments and results are those of `train_two_phases`."""
-    at_once = films_at_once(next(networks[0].parameters()).device)
     phases, losses = _labelled_phases(task)
-    numbers = replace(task.numbers, at_once=at_once)
     return train_two_phases(
-        networks, phases, losses, numbers, seed=task.seed, begin_epoch=_begin_epoch, resume=resume
+        networks,
+        phases,
+        losses,
+        task.numbers,
+        seed=task.seed,
+        begin_epoch=_begin_epoch,
+        resume=resume,
     )
 
 
@@ -172,20 +174,12 @@ def make_pseudo_labels(films: Films, templates: TemplatePair, half: Tensor, mode
     """
     networks = transfer_template(model.networks(str(half.device)), half, templates.fine_pose)
     labels = []
-    for rows in torch.split(torch.arange(len(films)), films_at_once(half.device)):
+    for rows in torch.split(torch.arange(len(films)), AT_ONCE):
         problem = robust_problem(films.halves(rows), templates.fine)
         with torch.no_grad():
             start = admissible_pose(networks.poses(problem.images), problem.height_ratio)
         labels.append(refine_anchored(problem, start).theta)
     return torch.cat(labels)
-
-
-def films_at_once(device: torch.device) -> int:
-    """Return how many films the memory of a device holds during a refinement."""
-    if device.type != "cuda":
-        return FILMS_AT_ONCE
-    free, _ = torch.cuda.mem_get_info(device)
-    return min(max(free // BYTES_PER_FILM, 8), 512)
 
 
 def coarse_poses(fine_poses: Tensor, templates: TemplatePair) -> Tensor:
