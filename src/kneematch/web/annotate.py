@@ -3,9 +3,7 @@
 import json
 import re
 import shlex
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from http import HTTPStatus
@@ -63,7 +61,6 @@ PLATEAU_WIDTH: Final = 0.45  # share of the half's width, where no knee was dete
 Coordinate = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
 BoxField = tuple[Coordinate, Coordinate, Coordinate, Coordinate]
 Name = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9_-]+$")]
-Result = dict[str, Any]  # what a template finds on a film
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +304,6 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
     film = SplitFilm.from_film(path, read_film(path))
     count = min(PREVIEW_FILMS, len(preview_films))
     previewed = [Path(preview_films[k * len(preview_films) // count]) for k in range(count)]
-    # The first picture is made while the browser starts.
-    picture = ThreadPoolExecutor(1).submit(film_jpeg, film.film)
 
     @app.get("/api/start")
     def start() -> dict[str, Any]:
@@ -323,22 +318,12 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
 
     @app.get("/film.jpg")
     def film_picture(window: Annotated[Window, Depends(Window)]) -> Response:
-        shown = picture.result() if window == Window() else film_jpeg(film.film, window)
-        return Response(shown, media_type="image/jpeg")
+        return Response(film_jpeg(film.film, window), media_type="image/jpeg")
 
     @app.get("/api/initial")
     def initial() -> dict[str, Any]:
         drawn, source = initial_annotation(film, template)
         return {"drawing": to_drawing(drawn, film), "source": source}
-
-    _add_drawing_routes(app, film, template, _previewer(previewed))
-    return app
-
-
-def _add_drawing_routes(
-    app: FastAPI, film: SplitFilm, template: Path, preview: Callable[[Annotation], Iterator[Result]]
-) -> None:
-    """Add the routes that receive a drawing."""
 
     @app.post("/api/check")
     def check(drawing: Drawing) -> dict[str, Any]:
@@ -354,8 +339,8 @@ def _add_drawing_routes(
 
     @app.post("/api/preview")
     def run_preview(drawing: Drawing) -> Response:
-        annotation = _valid_annotation(drawing, film)
-        lines = (json.dumps(result) + "\n" for result in preview(annotation))
+        detector = Detector.load(template=_valid_annotation(drawing, film), device="cpu")
+        lines = (json.dumps(_detect(detector, path)) + "\n" for path in previewed)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @app.post("/api/save")
@@ -367,6 +352,8 @@ def _add_drawing_routes(
         command = f"kneematch detect FILMS --template {shlex.quote(str(template))} -o found"
         return JSONResponse({"saved": str(template), "next": command})
 
+    return app
+
 
 def _valid_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     annotation = to_annotation(drawing, film)
@@ -375,34 +362,16 @@ def _valid_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     return annotation
 
 
-def _previewer(films: Sequence[Path]) -> Callable[[Annotation], Iterator[Result]]:
-    """Return a function that yields what a template finds on each film; a new call stops others."""
-    latest: list[Annotation] = []
-    # Held while a film is searched, never while a result is sent: the page may be closed.
-    searching = threading.Lock()
-
-    def run(drawn: Annotation) -> Iterator[Result]:
-        latest[:] = [drawn]
-        detector = Detector.load(template=drawn, device="cpu")
-        for number, path in enumerate(films):
-            with searching:
-                if latest[0] is not drawn:
-                    return
-                result = _detect(detector, path)
-            yield {"number": number, "film": path.name, **result}
-
-    return run
-
-
-def _detect(detector: Detector, path: Path) -> Result:
-    """Return a picture and the losses of a film, or the problem with it."""
+def _detect(detector: Detector, path: Path) -> dict[str, Any]:
+    """Return the name, a picture and the losses of a film, or the problem with it."""
     try:
         film = read_film(path)
         knees = detector.detect(film)
     except FilmError as error:
-        return {"problem": str(error).removeprefix(f"{path}: ")}
+        return {"film": path.name, "problem": str(error).removeprefix(f"{path}: ")}
     if not knees:
-        return {"problem": detector.nothing_found(film.size)}
+        return {"film": path.name, "problem": detector.nothing_found(film.size)}
     picture = draw_detections(film, knees, longest_px=PREVIEW_PX, thumbnail=True, caption=False)
     losses = [{"side": knee.side, "loss": knee.loss} for knee in knees]
-    return {"picture": data_url(encode(picture, "png", compress_level=1), "png"), "knees": losses}
+    image = data_url(encode(picture, "png", compress_level=1), "png")
+    return {"film": path.name, "picture": image, "knees": losses}

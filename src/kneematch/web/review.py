@@ -390,13 +390,6 @@ def review_app(session: ReviewSession) -> FastAPI:
     async def unreadable(request: object, error: FilmError) -> Response:
         return JSONResponse({"problem": str(error)}, HTTPStatus.NOT_FOUND)
 
-    _add_writing_routes(app, session)
-    return app
-
-
-def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
-    OneRow = Annotated[Row, Depends(session.row)]
-
     def counts() -> dict[str, int]:
         with session.run() as run:
             return count_states(run)
@@ -425,6 +418,8 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
         result = session.apply()
         message = f"{result.decisions}, {result.review:,} to review"
         return {"out": str(session.out), "message": message, "problems": result.missing_reasons}
+
+    return app
 
 
 def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
