@@ -4,6 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from kneematch import __version__
 from kneematch.devices import resolve_device
 from kneematch.errors import FilmError, SettingsError, TemplateError
 from kneematch.evaluation import GRID, RUNS, EvaluateConfig
-from kneematch.evaluation.labels import Labels, load_labels
+from kneematch.evaluation.labels import load_labels
 from kneematch.evaluation.scores import (
     MethodRun,
     Table,
@@ -28,7 +29,6 @@ from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.csv_text import csv_line
 from kneematch.films.discovery import find_films
 from kneematch.films.files import make_out_folder, refuse_existing, write_file
-from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
@@ -105,45 +105,31 @@ def evaluate(
     paths = find_films(films, leave_out=[out])
     paths, note = _without_template(paths, config.template)
     labels = None if config.truth is None else load_labels(config.truth)
-    result = replace(_compare_methods(paths, labels, out, config, progress), note=note)
-    write_report(result, f"{len(paths)} films", device)
-    return result
-
-
-def _compare_methods(
-    films: Sequence[str],
-    labels: Labels | None,
-    out: Path,
-    config: EvaluateConfig,
-    progress: Progress,
-) -> EvaluateResult:
-    """Run all methods, and make the tables."""
-    counts = films_per_method(config, len(films))
-    detectors = {
-        method: detect_config(config, method).load_detector(config.template) for method in counts
-    }
+    counts = dict.fromkeys(config.methods, len(paths))
+    if config.grid:  # which is slow
+        counts[GRID] = min(config.grid, len(paths))
+    settings = {method: detect_config(config, method) for method in counts}
+    detectors = [each.load_detector(config.template) for each in settings.values()]
     if labels is not None:  # refuse what cannot be compared before hours of work
-        labels.match(films)
-        for detector in detectors.values():
+        labels.match(paths)
+        for detector in detectors:
             require_margins(detector.template.landmarks)
     runs = []
     for method, count in counts.items():
         logger.info("%s, %d films", method, count)
-        folder, settings = out / RUNS / method, detect_config(config, method)
-        detect_folder(films[:count], folder, settings, progress=progress)
-        runs.append(read_run(folder, method, films[:count]))
-    remove_evaluation(out)
+        folder = out / RUNS / method
+        detect_folder(paths[:count], folder, settings[method], progress=progress)
+        runs.append(read_run(folder, method, paths[:count]))
+    for name in (PAGE, *(f"{table}.csv" for table in TABLES)):  # of an earlier evaluation
+        (out / name).unlink(missing_ok=True)
     runs = measure_losses(runs, load_loss_template(config), progress)
     tables = [loss_table(runs, "" if labels is not None else LOSS_WARNING)]
     if labels is not None:
         tables.append(accuracy_table(score_knees(runs, labels), labels.left_out))
-    return EvaluateResult(out, tuple(runs), tuple(each for each in tables if each.rows))
-
-
-def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
-    """Return how many of `count` films each method is run on: the grid search on the first few."""
-    films = dict.fromkeys(config.methods, count)
-    return films | {GRID: min(config.grid, count)} if config.grid else films
+    tables = [table for table in tables if table.rows]
+    result = EvaluateResult(out, tuple(runs), tuple(tables), note)
+    write_report(result, f"{len(paths)} films", device)
+    return result
 
 
 def detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
@@ -201,8 +187,9 @@ def measure_losses(
     films = dict.fromkeys(film for run in runs for film in run.found)
     with progress("measuring losses", len(films)) as advance:
         for film in films:
-            radiograph = _read(film)
-            halves = None if radiograph is None else split(torch.from_numpy(radiograph.pixels))
+            halves = None
+            with suppress(FilmError, OSError):  # it has changed, or is gone
+                halves = split(torch.from_numpy(read_isolated(film).pixels))
             for run, found in zip(runs, measured, strict=True):
                 knees = run.found.get(film, ())
                 found[film] = tuple(replace(k, loss=_loss(k, halves, template)) for k in knees)
@@ -221,21 +208,6 @@ def _loss(knee: Detection, halves: View | None, template: Template | None) -> fl
     matrix = torch.linalg.inv(to_film) @ torch.from_numpy(knee.to_film)
     patch = sample(half, matrix[:2].to(half), template.size)
     return float(one_sided_loss(patch, template))
-
-
-def _read(film: str) -> Radiograph | None:
-    """Read a film; None if it cannot be read, perhaps since it has changed after the detection."""
-    try:
-        return read_isolated(film)
-    except (FilmError, OSError):
-        return None
-
-
-def remove_evaluation(out: Path) -> None:
-    """Remove what an earlier evaluation wrote, except the runs of its methods."""
-    if (out / PAGE).exists():
-        for file in (*(f"{name}.csv" for name in TABLES), PAGE):
-            (out / file).unlink(missing_ok=True)
 
 
 def write_report(result: EvaluateResult, about: str, device: str) -> None:
