@@ -18,9 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from films import read_rows
-from kneematch import Detector, read
+from kneematch import Detector, read, train
 from kneematch.films.annotation import Annotation, annotate_part, save_annotation
-from kneematch.training.landmark_training import train_landmarks
 
 MARGIN = 0.15  # added around the landmarks' box, as a share of its longer side
 
@@ -45,7 +44,7 @@ def main() -> None:
             template, model = Path(folder) / "template.json", Path(folder) / "model.safetensors"
             save_annotation(drawn, template)
             begun = time.process_time()
-            train_landmarks([str(paths[name]) for name in films], template, model)
+            train([str(paths[name]) for name in films], template, model)
             print(f"trained on {len(films)} films in {time.process_time() - begun:.0f} s")
         detector = Detector.load(model, template=drawn, device="cpu")
     begun, errors = time.process_time(), []

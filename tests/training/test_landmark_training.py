@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kneematch import Detector
+from kneematch import Detector, train
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import save_annotation
 from kneematch.training import landmark_training
-from kneematch.training.landmark_training import train_landmarks
 from part_films import Place, landmark, part_annotation, part_film, save_film
 
 PLACES: list[Place] = [
@@ -45,7 +44,7 @@ def test_train_learns_landmarks_that_detect_takes_as_its_model(tmp_path: Path) -
     with pytest.raises(SettingsError, match="another template"):
         Detector.load(model, template=replace(drawn, landmarks={}), device="cpu")
     with pytest.raises(SettingsError, match="with `force`"):
-        train_landmarks([str(films)], template, model)
+        train([str(films)], template, model)
 
 
 def test_train_landmarks_takes_some_of_many_films(
@@ -57,7 +56,7 @@ def test_train_landmarks_takes_some_of_many_films(
     save_annotation(part_annotation(tmp_path, "one"), template)
     for k in range(1, 12, 2):  # not read
         (films / f"{k:02d}.png").write_bytes(b"no picture")
-    learnt = train_landmarks([str(films)], template, tmp_path / "part.safetensors")
+    learnt = train([str(films)], template, tmp_path / "part.safetensors")
     assert (learnt.films, learnt.failures) == (6, ())
 
 
@@ -78,4 +77,4 @@ def test_train_landmarks_needs_areas_beyond_doubt(tmp_path: Path) -> None:
     save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
     film = save_film(tmp_path / "other.png", part_film(seed=30))
     with pytest.raises(SettingsError, match="5 are needed"):
-        train_landmarks([str(film)], tmp_path / "part.json", tmp_path / "model.safetensors")
+        train([str(film)], tmp_path / "part.json", tmp_path / "model.safetensors")

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from kneematch import TrainConfig
-from kneematch.errors import SettingsError, TemplateError
-from kneematch.films.annotation import save_annotation
+from kneematch.errors import SettingsError
 from kneematch.training.trainer import train, training_settings
 from kneephantoms import SynthConfig, synthesize
-from part_films import part_annotation
 
 CONFIG = TrainConfig(epochs=1, device="cpu", workers=0, seed=3)
 
@@ -24,12 +22,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = synthesize(folder, SynthConfig(1, size=(480, 480), workers=0))
     assert made.template is not None
     return made.template
-
-
-def test_train_refuses_a_template_of_another_part(template: Path, tmp_path: Path) -> None:
-    save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
-    with pytest.raises(TemplateError, match="knees only"):
-        train(template.parent, tmp_path / "part.json", tmp_path / "a.safetensors", CONFIG)
 
 
 def test_training_settings_are_what_the_weights_depend_on(template: Path) -> None:

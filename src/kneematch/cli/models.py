@@ -1,7 +1,6 @@
 """`kneematch train`, `evaluate` and `export-onnx`: make, compare and export models."""
 
 import shlex
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,10 +14,9 @@ from kneematch.cli.terminal import (
     shown,
     stopping_cleanly,
 )
-from kneematch.errors import SettingsError
 from kneematch.evaluation import RUNS, EvaluateConfig
 from kneematch.films.files import writing
-from kneematch.settings import Films, Force, ModelFile, Out, option_name
+from kneematch.settings import Films, Force, ModelFile, Out
 from kneematch.training import TrainConfig
 
 MOST_REASONS: Final = 10
@@ -54,32 +52,15 @@ def train(
         Model file to write, NAME.safetensors.
     """
     progress = choose_messages(quiet=quiet)
-    from kneematch.films.annotation import KNEES, load_annotation
-    from kneematch.training.landmark_training import LearntLandmarks, train_landmarks
-    from kneematch.training.trainer import TrainResult, checkpoint_path
+    from kneematch.training.trainer import checkpoint_path
     from kneematch.training.trainer import train as run
 
-    result: TrainResult | LearntLandmarks
-    other_part = load_annotation(template).find != KNEES
-    if other_part:
-        given = [
-            option_name(item.name)
-            for item in fields(settings)
-            if item.name != "force" and getattr(settings, item.name) != item.default
-        ]
-        if given:
-            raise SettingsError(
-                f"{', '.join(given)} cannot be used with a template of another part than knees."
-            )
-        with writing(out):
-            result = train_landmarks(films, template, out, force=settings.force, progress=progress)
-    else:
-        with stopping_cleanly(checkpoint_path(out)):
-            result = run(films, template, out, settings, progress=progress)
+    with stopping_cleanly(checkpoint_path(out)):
+        result = run(films, template, out, settings, progress=progress)
     if not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
         print(f"{shown(out)}: trained on {result.films} films{left_out}")
-        beside = ["--template", str(template)] if other_part else []
+        beside = [] if result.epochs else ["--template", str(template)]  # landmarks alone
         model = shlex.join([*beside, "--model", str(out)])
         print(f"Next: kneematch detect FILMS {shown(model)} -o found")
     return SOME_FAILED if result.failures else None

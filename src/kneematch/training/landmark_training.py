@@ -5,9 +5,7 @@ lie is fitted with a Gaussian by expectation maximisation, both weighted by matc
 takes about a second of one core for each film.
 """
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +13,12 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import FilmError, SettingsError
-from kneematch.films.discovery import find_films
-from kneematch.films.files import check_suffix, refuse_existing
+from kneematch.films.files import writing
 from kneematch.films.read import read_isolated
 from kneematch.knee.body_part import save_landmarks
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor
-from kneematch.progress import Progress, no_progress
+from kneematch.progress import Progress
 from kneematch.search.landmark_matching import (
     LandmarkModel,
     Levels,
@@ -29,7 +26,6 @@ from kneematch.search.landmark_matching import (
     cut_patches,
     find_landmarks,
 )
-from kneematch.training import MODEL_SUFFIX
 
 PRIOR_FILMS: Final = 10  # weight of the covariance before learning
 ROUNDS: Final = 2
@@ -38,52 +34,39 @@ FEWEST_FILMS: Final = 5
 MOST_FILMS: Final = 500  # each takes 3 MB of memory, and more teach hardly anything
 
 
-@dataclass(frozen=True, slots=True)
-class LearntLandmarks:
-    """Outcome of the training."""
-
-    films: int
-    failures: tuple[str, ...]  # why films were left out
-
-
 def train_landmarks(
-    films: Sequence[str],
-    template: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    progress: Progress = no_progress,
-) -> LearntLandmarks:
+    films: Sequence[str], template: Path, out: Path, progress: Progress
+) -> tuple[int, list[tuple[str, str]]]:
     """Learn the landmarks of a template on films without labels, and write them to a file.
 
     Of more than MOST_FILMS films, every second, third or so on is taken.
+
+    Returns:
+        The number of films that were used, and (path, reason) of those that could not be.
     """
-    check_suffix(Path(out), MODEL_SUFFIX, "a model")
-    if os.path.lexists(out) and not force:
-        refuse_existing(Path(out))
     detector = Detector.load(template=template, device="cpu")
     if detector.part is None:
         raise SettingsError("Landmarks are learnt for parts other than knees.")
     frames: list[Levels] = []
-    failures: list[str] = []
-    paths = find_films(films)
-    paths = paths[:: max(1, -(-len(paths) // MOST_FILMS))]
+    failures: list[tuple[str, str]] = []
+    paths = films[:: max(1, -(-len(films) // MOST_FILMS))]
     with progress("finding the area", len(paths)) as advance:
         for path in paths:
             try:
                 frames += _frames(detector, path)
             except FilmError as error:
-                failures.append(str(error))
+                failures.append((path, str(error)))
             advance("")
     if len(frames) < FEWEST_FILMS:
         raise SettingsError(
             f"{len(frames)} areas were found beyond doubt; {FEWEST_FILMS} are needed."
         )
-    save_landmarks(out, learn(detector.part.landmarks, frames))
-    return LearntLandmarks(len(paths) - len(failures), tuple(failures))
+    with writing(out):
+        save_landmarks(out, learn(detector.part.landmarks, frames))
+    return len(paths) - len(failures), failures
 
 
-def _frames(detector: Detector, path: str | os.PathLike[str]) -> list[Levels]:
+def _frames(detector: Detector, path: str) -> list[Levels]:
     """Return the frames of the areas of a film that need no review."""
     film = read_isolated(path)
     areas = [area.to_film for area in detector.detect(film) if not area.needs_review]

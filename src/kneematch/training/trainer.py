@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kneematch.devices import resolve_device
-from kneematch.errors import SettingsError, TemplateError
+from kneematch.errors import SettingsError
 from kneematch.films.annotation import KNEES, Annotation, load_annotation
 from kneematch.films.csv_text import write_csv
 from kneematch.films.discovery import find_films
@@ -35,9 +35,10 @@ from kneematch.paper.algorithm1 import PhaseState
 from kneematch.paper.algorithm2 import PHASES, Networks
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.settings import as_path, check_type
+from kneematch.settings import as_path, check_type, option_name
 from kneematch.training import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import Films, prepare_films
+from kneematch.training.landmark_training import train_landmarks
 from kneematch.training.recipes import (
     Task,
     TemplatePair,
@@ -72,7 +73,7 @@ class TrainResult:
     model: Path
     films: int  # number of films that were used
     failures: tuple[tuple[str, str], ...]  # (path, reason) of films that could not be used
-    epochs: tuple[Epoch, ...]  # the losses
+    epochs: tuple[Epoch, ...]  # the losses; none where landmarks were learnt
 
 
 def train(
@@ -84,6 +85,8 @@ def train(
     progress: Progress = no_progress,
 ) -> TrainResult:
     """Train both networks to find the boxes of a template (paper, Sect. 5, Algorithm 2).
+
+    For a template of another part than knees, only its landmarks are learnt.
 
     Beside the model, NAME.metrics.csv is updated after every epoch, and so is a checkpoint, which
     is removed at the end. A training that was interrupted is continued from it.
@@ -105,10 +108,10 @@ def train(
     _check_out(out, config)
     settings, drawn = training_settings(config, template), load_annotation(template)
     if drawn.find != KNEES:
-        raise TemplateError(
-            f"{template}: The networks are trained to find knees only. Of other parts, "
-            "`kneematch train` learns the landmarks."
-        )
+        _refuse_settings(config)
+        count, failures = train_landmarks(paths, template, out, progress)
+        _warn_of(failures)
+        return TrainResult(out, count, tuple(failures), ())
     device = resolve_device(config.device)
     built_in = load_model(builtin_model())
     networks = network_from_weights(built_in.coarse), network_from_weights(built_in.fine)
@@ -245,6 +248,22 @@ def _damaged(path: str | os.PathLike[str]) -> SettingsError:
     return SettingsError(f"The checkpoint {path} is damaged. Start over with --force.")
 
 
+def _refuse_settings(config: TrainConfig) -> None:
+    """Refuse settings of networks, which learn nothing of another part than knees."""
+    usual = TrainConfig(force=config.force)
+    names = [each.name for each in fields(TrainConfig)]
+    if given := [n for n in names if getattr(config, n) != getattr(usual, n)]:
+        raise SettingsError(
+            f"{', '.join(map(option_name, given))} cannot be used with a template of another part "
+            "than knees."
+        )
+
+
+def _warn_of(failures: Iterable[tuple[str, str]]) -> None:
+    for _, reason in failures:
+        logger.warning(reason)
+
+
 def _check_out(out: Path, config: TrainConfig) -> None:
     """Check, before hours of work, that the model can be written and nothing is overwritten."""
     check_suffix(out, MODEL_SUFFIX, "a model")
@@ -272,8 +291,7 @@ def _prepare(
             workers=choose_workers(config.workers, len(paths)),
             report=lambda: advance(""),
         )
-    for _, reason in failures:
-        logger.warning(reason)
+    _warn_of(failures)
     if len(films) < FEWEST_FILMS:
         raise SettingsError(
             f"{len(films)} of {len(paths)} films can be used. Training needs {FEWEST_FILMS} or "
