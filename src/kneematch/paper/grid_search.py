@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kneematch.paper.energy import Problem
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
-from kneematch.paper.sharpening import RATE, STEPS, sharpen
+from kneematch.paper.sharpening import STEPS, sharpen
 
 N_SCALES: Final = 10  # N_s, the number of scales; not in the paper
 STRIDE: Final = 0.25  # r: neighbouring patches are at most this share of their size apart
@@ -23,16 +23,15 @@ def grid_search(
     n_scales: int = N_SCALES,
     stride: float = STRIDE,
     steps: int = STEPS,
-    rate: float = RATE,
 ) -> Tensor:
     """Return the poses (N, S, 4) of lowest energy on the way down from every start of the grid.
 
-    The grid has N_s scales and the stride r; steps and rate are those of Adam from every start.
+    The grid has N_s scales and the stride r; `steps` are those of Adam from every start.
     """
     starts, best = grid_starts(problem, n_scales, stride), []
     for film in range(len(problem.images)):
         found = [
-            sharpen(_copies(problem, film, len(some)), some, steps=steps, rate=rate)
+            sharpen(_copies(problem, film, len(some)), some, steps=steps)
             for some in torch.split(starts, CHUNK)
         ]
         lowest = torch.cat([solution.energy for solution in found]).argmin()

@@ -12,7 +12,7 @@ STEPS: Final = 300
 RATE: Final = 1e-2  # not in the paper: 1e-3 does not converge in 300 steps, 1e-1 diverges
 
 
-def sharpen(problem: Problem, theta: Tensor, *, steps: int = STEPS, rate: float = RATE) -> Solution:
+def sharpen(problem: Problem, theta: Tensor, *, steps: int = STEPS) -> Solution:
     """Minimise f(u, v) over v from v_0 = D^-1(theta), for starts theta (N, S, 4).
 
     Returns:
@@ -20,7 +20,7 @@ def sharpen(problem: Problem, theta: Tensor, *, steps: int = STEPS, rate: float 
     """
     ratio = problem.height_ratio
     v = vector_from_pose(theta.detach(), ratio).requires_grad_()
-    optimiser = torch.optim.Adam([v], lr=rate)
+    optimiser = torch.optim.Adam([v], lr=RATE)
     best = Solution(theta.detach(), theta.new_full((len(theta),), torch.inf))
     for _ in range(steps):
         here = pose_from_vector(v, ratio)
