@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.films.discovery import find_films, in_series
+from kneematch.films.discovery import find_films
 from kneephantoms.files import write_dicom, write_png16
 
 PIXELS = np.eye(64, dtype=np.float32)
@@ -111,13 +111,14 @@ def test_find_films_refuses_what_names_no_films(named: list[str], message: str) 
         find_films(named)
 
 
-def test_in_series_selects_by_series_description(tmp_path: Path) -> None:
+def test_find_films_selects_by_series_description(tmp_path: Path) -> None:
     knee = dicom(tmp_path / "a", "Bilateral PA Fixed Flexion Knee")
     hand, unknown = dicom(tmp_path / "b", "PA HAND"), dicom(tmp_path / "c")
     missing, cut, picture = (tmp_path / name for name in ("missing", "cut off", "picture.png"))
     write_png16(picture, PIXELS)
     cut.write_bytes(hand.read_bytes()[:200])
-    found = in_series(list(map(str, (knee, hand, unknown, missing, cut, picture))), "pa fixed")
+    named = list(map(str, (knee, hand, unknown, missing, cut, picture)))
+    found = find_films(named, series="pa fixed")
     assert found == [str(knee), str(missing)]  # what cannot be read is not left out
 
 

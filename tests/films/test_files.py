@@ -9,7 +9,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.films import files
-from kneematch.films.discovery import select_films
+from kneematch.films.discovery import find_films
 from kneematch.films.files import (
     atomic_write,
     file_versions,
@@ -130,8 +130,8 @@ def test_read_text_bytes_takes_files_and_pipes_with_an_end(
         assert read_text_bytes(pipe) == b"a.dcm"
         assert written.result() == 5
     with pytest.raises(SettingsError, match=r"^/dev/zero: .* not a regular file\.$"):
-        select_films("@/dev/zero")
+        find_films("@/dev/zero")
     monkeypatch.setattr(files, "MOST_TEXT_MB", 0)
     list_file.write_text("a.dcm")
     with pytest.raises(SettingsError, match="more than 0 MB"):
-        select_films(f"@{list_file}")
+        find_films(f"@{list_file}")

@@ -35,22 +35,24 @@ IMAGE_START_BYTES: Final = 8
 INDEX: Final = "DICOMDIR"  # the table of contents of a medium
 LIST_SIGN: Final = "@"
 
-
 Names = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-def find_films(named: Names, *, leave_out: Sequence[Path] = ()) -> list[str]:
+def find_films(
+    named: Names, *, series: str | None = None, leave_out: Sequence[Path] = ()
+) -> list[str]:
     """Return the named films, each once, in the order named; inside a folder, sorted.
 
     Args:
         named: files, folders, patterns such as `films/**/*.dcm`, and lists (`@list.txt`: a path a
             line; `@/dev/stdin`).
+        series: only DICOM files whose SeriesDescription contains this text, ignoring case.
         leave_out: folders to skip, even if they lie inside one that is named. Folders inside a
             named one that hold results of `kneematch detect` are skipped, too.
 
     Raises:
-        SettingsError: a folder, pattern or list has no films. Files are not opened: a missing one
-            is reported as failed when it is read.
+        SettingsError: a folder, pattern or list has no films, or no film is of the series. A
+            missing file is reported as failed when it is read.
     """
     films: dict[str, str] = {}  # by absolute path
     check_type("films", named, str | os.PathLike[str] | Iterable)
@@ -63,32 +65,7 @@ def find_films(named: Names, *, leave_out: Sequence[Path] = ()) -> list[str]:
                 films.setdefault(os.path.normpath(Path(film).absolute()), film)
     if not films:
         raise SettingsError("No films were named.")
-    return list(films.values())
-
-
-def select_films(
-    named: Names,
-    *,
-    series: str | None = None,
-    leave_out: Sequence[Path] = (),
-) -> list[str]:
-    """Find films as `find_films` does; of DICOM files, only those of a series.
-
-    Raises:
-        SettingsError: no film has this in its SeriesDescription.
-    """
-    films = find_films(named, leave_out=leave_out)
-    if series is None:
-        return films
-    inside = in_series(films, series)
-    if not inside:
-        raise SettingsError(
-            f"None of {len(films)} films has {series!r} in its SeriesDescription (--series). "
-            "`kneematch info` prints what the films have."
-        )
-    if others := len(films) - len(inside):
-        logger.info("%d of %d films are of other series", others, len(films))
-    return inside
+    return list(films.values()) if series is None else _in_series(list(films.values()), series)
 
 
 def common_folder(films: Collection[str]) -> str:
@@ -97,8 +74,8 @@ def common_folder(films: Collection[str]) -> str:
     return prefix[: max(map(prefix.rfind, "/\\")) + 1]
 
 
-def in_series(films: Sequence[str], text: str) -> list[str]:
-    """Return the DICOM films whose SeriesDescription contains a text, ignoring case.
+def _in_series(films: Sequence[str], text: str) -> list[str]:
+    """Return the DICOM films whose SeriesDescription contains a text.
 
     A film that cannot be opened is kept, so that it is reported as failed and not passed over.
     """
@@ -116,7 +93,15 @@ def in_series(films: Sequence[str], text: str) -> list[str]:
 
     # `read_header` sets this, too, but threads share it: it is reset when all of them have ended.
     with silent(), ThreadPoolExecutor(READERS) as readers:
-        return list(compress(films, readers.map(belongs, films)))
+        inside = list(compress(films, readers.map(belongs, films)))
+    if not inside:
+        raise SettingsError(
+            f"None of {len(films)} films has {text!r} in its SeriesDescription (--series). "
+            "`kneematch info` prints what the films have."
+        )
+    if others := len(films) - len(inside):
+        logger.info("%d of %d films are of other series", others, len(films))
+    return inside
 
 
 def _expand(name: str) -> list[str]:

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from kneematch.errors import SettingsError
-from kneematch.films.discovery import select_films
+from kneematch.films.discovery import find_films
 from kneematch.films.files import (
     FOLDERS,
     RUN_DATABASE,
@@ -126,7 +126,7 @@ def detect_folder(
     check_type("config", config, DetectConfig | None)
     config, out = config or DetectConfig(), as_path("out", out)
     own = [out, *(out / name for name in FOLDERS)]
-    paths = select_films(films, series=config.series, leave_out=own)
+    paths = find_films(films, series=config.series, leave_out=own)
     started, begun = datetime.now(UTC), monotonic()
     versions = file_versions(paths)
     if not any(versions):
