@@ -24,7 +24,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +37,10 @@ from films import find_knees, radiograph, read_rows, table
 from kneematch import Detection, Detector
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee import measure
+from kneematch.knee import measure, measuring
 from kneematch.knee.measure import ANGLE, COMPARTMENTS, UNITS, Outlines, measure_outlines
-from kneematch.knee.measuring import JointOnFilm, LoadedNetwork, find_outlines, measure_knees
+from kneematch.knee.measuring import JointOnFilm, find_outlines, measure_knees
 from kneematch.knee.quality import exposed_field
-from kneematch.models.outline_inference import cpu_outline_network
 from kneematch.models.outlines import load_network
 from kneephantoms import phantom, true_knees
 from kneephantoms.film_plan import plan_film
@@ -73,18 +72,13 @@ def main() -> None:
     parser.add_argument("--network", help="outline network; default: the built-in one")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.network:
+        measuring.load_network = partial(load_network, args.network)
     tasks[args.what](args)
-
-
-@cache
-def outline_network(path: str | None = None) -> LoadedNetwork:
-    """Return the outline network of a file, or the built-in one, ready for a CPU."""
-    return cpu_outline_network(load_network(path))
 
 
 def phantoms(args: argparse.Namespace) -> None:
     """Print errors, biases and coverage of every kind of measure on unseen phantoms."""
-    network = outline_network(args.network)
     errors: dict[str, list[tuple[float, float | None]]] = {name: [] for name in UNITS}
     for seed in range(FIRST_SEED, FIRST_SEED + args.films):
         plan = plan_film(seed)
@@ -98,7 +92,7 @@ def phantoms(args: argparse.Namespace) -> None:
             centre = (left + right) / 2 + detector_error.normal(0, 0.01, 2) * np.hypot(*across)
             pixels = film.pixels if not plan.negative else 1 - film.pixels
             bright = replace(film, pixels=pixels)
-            (found,) = find_outlines([JointOnFilm(bright, centre, across, truth.medial)], network)
+            (found,) = find_outlines([JointOnFilm(bright, centre, across, truth.medial)])
             known = measure_outlines(truth)
             for name, each in measure_outlines(found).items():
                 true = known[name].value
@@ -136,7 +130,7 @@ def shafts(args: argparse.Namespace) -> None:
             for above in (True, False):
                 cut_films += 1
                 joint = cut_at(film, outlines, shown, above=above)
-                (found,) = find_outlines([joint], outline_network())
+                (found,) = find_outlines([joint])
                 each = measure_outlines(replace(found, medial=outlines.medial))[TIBIOFEMORAL]
                 if each.value is not None and each.sd is not None:
                     errors.append((each.value - angle, each.sd))
@@ -274,7 +268,7 @@ def mask_of_outlines(outlines: Outlines, size: tuple[int, int]) -> NDArray[np.bo
 def measured(film: Radiograph, args: argparse.Namespace) -> Detection | None:
     """Return the knee that is found on a crop, with its measures; None without one."""
     found = find_knees(DETECTOR(), film)
-    return measure_knees(film, found, outline_network(args.network))[0] if found else None
+    return measure_knees(film, found)[0] if found else None
 
 
 def widths_between(outlines: Outlines, x: Array) -> Array:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from detections import make_detection
+from kneematch.knee import measuring
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import UNCLEAR, measure_outlines
 from kneematch.knee.measuring import (
@@ -33,10 +34,11 @@ def made() -> Phantom:
     return phantom(4, size=(600, 720))
 
 
-@pytest.fixture(scope="module")
-def untrained() -> OutlineNetwork:
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    return OutlineNetwork((4, 4, 4, 4, 4)).eval()
+    network = OutlineNetwork((4, 4, 4, 4, 4)).eval()
+    monkeypatch.setattr(measuring, "outline_network", lambda frame: network)
 
 
 def detection(made: Phantom, side: int) -> Detection:
@@ -53,11 +55,10 @@ def values(knee: Detection) -> dict[str, float | None]:
     return {name: each.value for name, each in knee.measures.values.items()}
 
 
-def test_measure_knees_flags_what_an_untrained_network_sees(
-    made: Phantom, untrained: OutlineNetwork
-) -> None:
+@pytest.mark.usefixtures("untrained")
+def test_measure_knees_flags_what_an_untrained_network_sees(made: Phantom) -> None:
     found = [detection(made, side) for side in (0, 1)]
-    for knee in measure_knees(radiograph(made), found, untrained):
+    for knee in measure_knees(radiograph(made), found):
         assert UNCLEAR in knee.review_reasons
         assert set(values(knee).values()) == {None}
         assert knee.measures is not None
@@ -77,12 +78,13 @@ def test_measure_placed_knees_looks_for_obstacles_at_the_new_place(made: Phantom
     assert (good.needs_review, good.reasons, cut.needs_review) == (False, (), False)
 
 
+@pytest.mark.usefixtures("untrained")
 @pytest.mark.parametrize(("factor", "stated"), [(1.0, True), (10.0, False), (0.1, False)])
 def test_measure_knees_states_no_lengths_by_an_implausible_spacing(
-    made: Phantom, untrained: OutlineNetwork, factor: float, stated: bool
+    made: Phantom, factor: float, stated: bool
 ) -> None:
     film = replace(radiograph(made), mm_per_px=factor * made.mm_per_px)
-    (knee,) = measure_knees(film, [detection(made, 0)], untrained)
+    (knee,) = measure_knees(film, [detection(made, 0)])
     assert knee.measures is not None
     assert (knee.measures.outlines.mm_per_px is not None) == stated
 

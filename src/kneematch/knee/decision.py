@@ -161,22 +161,16 @@ def apply_decisions(
     knees = {knee.side: knee for knee in found}
     for side, decision in decisions.items():
         before = knees.get(side)
-        knee = decided_knee(before, decision, side, mm_per_px)
-        if knee is not None:
-            is_like_others = before is None and found
-            knees[side] = replace(knee, polarity=found[0].polarity) if is_like_others else knee
+        if not decision.applies_to(before):
+            continue
+        if before is not None:
+            knees[side] = decide(before, decision)
+        else:
+            added = add_knee(decision, side, mm_per_px)
+            knees[side] = replace(added, polarity=found[0].polarity) if found else added
     if any(math.isnan(knee.energy) for knee in knees.values()):  # it belongs to all knees
         knees = {side: replace(knee, energy=math.nan) for side, knee in knees.items()}
     return tuple(knees[side] for side in sorted(knees))
-
-
-def decided_knee(
-    found: Detection | None, decision: Decision, side: str, mm_per_px: float | None
-) -> Detection | None:
-    """Return a knee as decided, found or added; None if the decision does not apply."""
-    if not decision.applies_to(found):
-        return None
-    return add_knee(decision, side, mm_per_px) if found is None else decide(found, decision)
 
 
 def decide(found: Detection, decision: Decision) -> Detection:

@@ -69,20 +69,6 @@ class Detection:
     decision: str = ""  # a reviewer's: "accepted", "rejected", "corrected", or empty
     measures: JointMeasures | None = field(default=None, repr=False)  # see docs/measures.md
 
-    @classmethod
-    def from_matrix(
-        cls,
-        to_film: NDArray[np.float64],
-        template_landmarks: Mapping[str, Point],
-        **others: Any,
-    ) -> "Detection":
-        """Return the detection of an area whose landmarks lie where the template's land.
-
-        `template_landmarks` are in the template's [-1, 1]^2; `others` are further fields.
-        """
-        landmarks = map_landmarks(to_film, template_landmarks)
-        return cls(to_film=to_film, landmarks=landmarks, **others)
-
     def on_film(self, copy: Radiograph) -> "Detection":
         """Return this area, which was found in a smaller copy of a film, on the film itself."""
         factor, corner = copy.reduction, copy.corner

@@ -20,11 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from kneematch.devices import full_precision, map_batches, resolve_device
-from kneematch.errors import (
-    FilmError,
-    SettingsError,
-    TemplateError,
-)
+from kneematch.errors import FilmError, SettingsError, TemplateError
 from kneematch.films.annotation import ANY, KNEES, Annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import Film, as_radiograph, is_film, not_a_film, to_film_error
@@ -36,7 +32,7 @@ from kneematch.knee.body_part import (
     number_areas,
     place_landmarks,
 )
-from kneematch.knee.detection import Detection
+from kneematch.knee.detection import Detection, map_landmarks
 from kneematch.knee.knee_images import SIDE_MARGIN, Preparation, PreparedFilm, prepare
 from kneematch.knee.quality import (
     NO_PARTNER,
@@ -349,13 +345,13 @@ class Detector:
             needs_review, reasons = quality.review(knee, film, is_cut=bool(cut[s]), uneven=uneven)
             if any(other.location and other.location.score >= SURE for other in dropped):
                 needs_review, reasons = True, (*reasons, NO_PARTNER)
-            detection = Detection.from_matrix(
+            detection = Detection(
                 to_film[s],
-                self.template.landmarks,
-                side=SIDES[LEFT if knee.mirrored else RIGHT],
+                SIDES[LEFT if knee.mirrored else RIGHT],
+                self.method,
+                map_landmarks(to_film[s], self.template.landmarks),
                 side_known=knee.side_known,
                 alone=len(knees) == 1,
-                method=self.method,
                 laterality=knee.laterality.side,
                 laterality_source=knee.laterality.source,
                 energy=quality.energy,

@@ -74,8 +74,6 @@ STEPS: Final = 49  # places along a normal
 BLUR: Final = 2.0  # standard deviation of the blur along a normal, in places
 ENDS: Final = 0.05  # share of a border at either end over which displacements fade
 
-LoadedNetwork = OutlineNetwork | ByteOutlineNetwork
-
 
 class JointOnFilm(NamedTuple):
     """A knee whose outlines are looked for."""
@@ -87,26 +85,15 @@ class JointOnFilm(NamedTuple):
 
 
 @cache
-def outline_network() -> LoadedNetwork:
-    """Return the built-in outline network, ready for a CPU."""
-    return cpu_outline_network(load_network())
+def outline_network(frame: CropFrame) -> OutlineNetwork | ByteOutlineNetwork:
+    """Return the built-in outline network, ready to see crops of a frame on a CPU."""
+    return cpu_outline_network(load_network(), frame)
 
 
-@cache
-def _leg_network() -> LoadedNetwork:
-    """Return the built-in network, made for crops of legs where it computes in 8 bits."""
-    network = outline_network()
-    is_packed = isinstance(network, ByteOutlineNetwork)
-    return cpu_outline_network(load_network(), LEG_FRAME) if is_packed else network
-
-
-def measure_knees(
-    film: Radiograph, found: Sequence[Detection], network: LoadedNetwork | None = None
-) -> tuple[Detection, ...]:
-    """Return the detections on a film with outlines and measures, by default of our network."""
-    network = outline_network() if network is None else network
+def measure_knees(film: Radiograph, found: Sequence[Detection]) -> tuple[Detection, ...]:
+    """Return the detections on a film with outlines and measures."""
     obstacles = [[why for why in knee.review_reasons if why in OBSTACLES] for knee in found]
-    return _measured(film, found, network, obstacles)
+    return _measured(film, found, obstacles)
 
 
 def measure_placed_knees(film: Radiograph, placed: Sequence[Detection]) -> tuple[Detection, ...]:
@@ -115,7 +102,7 @@ def measure_placed_knees(film: Radiograph, placed: Sequence[Detection]) -> tuple
     Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
     """
     obstacles = [_obstacles(film, knee) for knee in placed]
-    measured = _measured(film, placed, outline_network(), obstacles)
+    measured = _measured(film, placed, obstacles)
     return tuple(replace(knee, needs_review=False, reasons=()) for knee in measured)
 
 
@@ -132,15 +119,12 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
 
 
 def _measured(
-    film: Radiograph,
-    found: Sequence[Detection],
-    network: LoadedNetwork,
-    obstacles: Sequence[Sequence[str]],
+    film: Radiograph, found: Sequence[Detection], obstacles: Sequence[Sequence[str]]
 ) -> tuple[Detection, ...]:
     """Return detections with outlines and measures, all left out of one that has obstacles."""
     if not found:
         return ()
-    outlines = find_outlines([_joint_on_film(film, knee) for knee in found], network)
+    outlines = find_outlines([_joint_on_film(film, knee) for knee in found])
     measured = []
     for knee, bones, why in zip(found, outlines, obstacles, strict=True):
         measures = JointMeasures.from_outlines(bones)
@@ -181,14 +165,14 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
 
 
 @torch.inference_mode()
-def find_outlines(joints: Sequence[JointOnFilm], network: LoadedNetwork) -> list[Outlines]:
+def find_outlines(joints: Sequence[JointOnFilm]) -> list[Outlines]:
     """Return the outlines of knees, which the network sees together."""
     near, far = (
         [crop_place(joint.centre, joint.across, frame) for joint in joints]
         for frame in (JOINT_FRAME, LEG_FRAME)
     )
-    seen = locate(_look(joints, near, network))
-    sides = locate_sides(_look(joints, far, _leg_network()))
+    seen = locate(_look(joints, near, JOINT_FRAME))
+    sides = locate_sides(_look(joints, far, LEG_FRAME))
     return [
         _outlines(joint, near[k], BorderEstimate(*(each[k] for each in seen)), far[k], shafts)
         for k, (joint, shafts) in enumerate(zip(joints, zip(*sides, strict=True), strict=True))
@@ -233,11 +217,11 @@ def crop_place(centre: Array, across: Array, frame: CropFrame) -> CropPlace:
 
 
 def _look(
-    joints: Sequence[JointOnFilm], places: Sequence[CropPlace], network: LoadedNetwork
+    joints: Sequence[JointOnFilm], places: Sequence[CropPlace], frame: CropFrame
 ) -> torch.Tensor:
-    """Return the network's logits (N, OUTPUTS, H, W) of the crops of knees."""
+    """Return the network's logits (N, OUTPUTS, H, W) of the crops of knees, which have a frame."""
     crops = [_cut(joint.film, place) for joint, place in zip(joints, places, strict=True)]
-    logits: torch.Tensor = network(standardize(torch.from_numpy(np.stack(crops))))
+    logits: torch.Tensor = outline_network(frame)(standardize(torch.from_numpy(np.stack(crops))))
     return logits
 
 

@@ -53,8 +53,9 @@ def load(visit: Visit) -> None:
     _ = visit.detectors
     if visit.config.measure:
         from kneematch.knee.measuring import outline_network  # imports SciPy, which is slow
+        from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME
 
-        outline_network()
+        _ = [outline_network(frame) for frame in (JOINT_FRAME, LEG_FRAME)]
 
 
 def examine(film: FilmRecord) -> FilmRecord:
