@@ -12,7 +12,7 @@ from pydicom.sequence import Sequence
 
 from kneematch.errors import LONGEST, FilmError, KneematchError
 from kneematch.films.annotation import load_annotation
-from kneematch.films.csv_text import read_csv_file
+from kneematch.films.csv_text import read_csv
 from kneematch.films.files import open_regular
 from kneematch.films.read import read
 from kneematch.knee.decision import Area, Decision
@@ -96,7 +96,7 @@ def test_open_regular_neither_waits_for_a_pipe_nor_reads_a_device(tmp_path: Path
             with pytest.raises(KneematchError):
                 reader(path)
         with pytest.raises(OSError, match=r"regular file|directory"):
-            read_csv_file(path)
+            read_csv(path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.films.csv_text import Cell, read_csv_file
+from kneematch.films.csv_text import Cell, read_csv
 from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.knee.measure import PERCENT, UNITS
 from kneematch.run.outputs.measurements import MEASUREMENTS, MM
@@ -204,7 +204,7 @@ def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         runs = " Runs to compare are made with --measure." if path.name == MEASUREMENTS else ""
         raise SettingsError(f"No such file: {path}.{runs}")
     try:
-        header, rows = read_csv_file(path)
+        header, rows = read_csv(path)
         if missing := [name for name in columns if name not in header]:
             raise ValueError(f"it lacks the columns {', '.join(missing)}")
         for number, row in enumerate(rows, start=2):

@@ -50,24 +50,20 @@ def csv_line(cells: Iterable[Cell]) -> str:
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 
-def read_csv(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the rows of a CSV text, the header first, as they were before they were written.
+def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a CSV file, as they were before they were written.
 
-    The lines come with their ends, such as from a file that was opened with newline="".
-    """
-    for row in csv.reader(lines):
-        yield [cell[1:] if cell[:1] == "'" and _is_formula(cell) else cell for cell in row]
-
-
-def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of a CSV file, also of one that a spreadsheet has saved.
+    A spreadsheet may have saved it since.
 
     Raises:
         OSError, ValueError, csv.Error: it cannot be read, is empty, or is not CSV.
     """
     with open_regular(path) as file:
         text = file.read().decode("utf-8-sig", "surrogateescape")
-    rows = list(read_csv(io.StringIO(text, newline="")))
+    rows = [
+        [cell[1:] if cell[:1] == "'" and _is_formula(cell) else cell for cell in row]
+        for row in csv.reader(io.StringIO(text, newline=""))
+    ]
     if not rows:
         raise ValueError("it is empty")
     return rows[0], rows[1:]

@@ -24,7 +24,7 @@ from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
 from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, Made, film_names
-from kneematch.run.sqlite import OtherVersion, connect, user_errors
+from kneematch.run.sqlite import UnreadableRun, connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
 REVIEW_BUSY_MS: Final = 60_000  # time that a page waits for `apply`
@@ -134,7 +134,7 @@ class Run:
         with self._transaction():
             (version,) = self.sql.execute("PRAGMA user_version").fetchone()
             if version not in (0, FORMAT):
-                raise OtherVersion(
+                raise UnreadableRun(
                     f"{self.path} was written by another version of kneematch. Use that version, "
                     "or name another folder."
                 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch.errors import SettingsError
-from kneematch.films.csv_text import read_csv_file, write_csv
+from kneematch.films.csv_text import read_csv, write_csv
 from kneematch.knee.decision import LONGEST, Area, Decision
 from kneematch.knee.detection import AREA_SIDES, CORRECTED, DEGREE, PIXEL
 from kneematch.knee.measure import Outlines
@@ -44,7 +44,7 @@ def read_decisions(path: Path) -> Iterator[Entry]:
         SettingsError: the file cannot be read as decisions.
     """
     try:
-        header, rows = read_csv_file(path)
+        header, rows = read_csv(path)
     except (OSError, ValueError, csv.Error) as error:
         raise SettingsError(f"{path} cannot be read as a table of decisions.") from error
     if tuple(header) != COLUMNS:

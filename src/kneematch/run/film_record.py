@@ -61,8 +61,6 @@ class FilmRecord:
 
     def magnified(self, magnification: float | None) -> "FilmRecord":
         """Return a film whose measures in mm are divided by its magnification, if it is known."""
-        if magnification is None:
-            return self
         knees = tuple(
             replace(knee, measures=knee.measures and knee.measures.magnified(magnification))
             for knee in self.knees

@@ -303,11 +303,11 @@ def _remove_run(out: Path) -> None:
     from kneematch.run.artifacts import possible_files
     from kneematch.run.database import Run
     from kneematch.run.outputs.write import RESULT_FILES
-    from kneematch.run.sqlite import DamagedRun, OtherVersion
+    from kneematch.run.sqlite import UnreadableRun
 
     names: list[str] = []
     if (out / RUN_DATABASE).exists():
-        with suppress(DamagedRun, OtherVersion), Run(out) as run:
+        with suppress(UnreadableRun), Run(out) as run:
             names = run.names()
     files = [
         f"{kind}/{file}"

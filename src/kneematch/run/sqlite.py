@@ -25,12 +25,8 @@ SYSTEM_ERRORS: Final = {
 }
 
 
-class DamagedRun(SettingsError):
-    """The database of a run cannot be read."""
-
-
-class OtherVersion(SettingsError):
-    """The database of a run was written by another version of kneematch."""
+class UnreadableRun(SettingsError):
+    """The database of a run is damaged, or was written by another version of kneematch."""
 
 
 def connect(path: Path, thumbnails: Path) -> sqlite3.Connection:
@@ -75,7 +71,7 @@ def user_errors(path: Path) -> Iterator[None]:
         if code in DAMAGED:
             thumbnails = path.with_name(THUMBNAILS)
             if thumbnails.exists() and not _is_sound(thumbnails):
-                raise DamagedRun(
+                raise UnreadableRun(
                     f"{thumbnails} is damaged. Remove it: no results and no decisions are in it, "
                     "only small pictures of the films, which pages will then lack."
                 ) from error
@@ -86,8 +82,8 @@ def user_errors(path: Path) -> Iterator[None]:
         raise OSError(number, os.strerror(number), str(path)) from error
 
 
-def _damaged(path: Path) -> DamagedRun:
-    return DamagedRun(
+def _damaged(path: Path) -> UnreadableRun:
+    return UnreadableRun(
         f"{path} is damaged. The tables beside it are still good; review.csv has the decisions "
         "that were applied, and docs/outputs.md says how to save more. To start over, use --force."
     )

@@ -225,7 +225,7 @@ def test_summary_ranks_films_by_review_and_their_worst_knee(knees: Knees) -> Non
     rows[1] = make_record(1, flagged, replace(knees[1], needs_review=True, reasons=("metal",)))
     found = summarise(rows, most_films=3)
     assert [film.path for film in found.worst] == ["1.dcm", "0.dcm", "3.dcm"]
-    assert found.common_reasons == [("metal", 2), ("cut by the edge", 1)]
+    assert found.reasons.most_common() == [("metal", 2), ("cut by the edge", 1)]
     assert found.films_to_review == 1
     found = summarise(films(*[(0.1, 0.1)] * 9), most_films=4)  # equally bad ones: in order
     assert [film.path for film in found.worst] == ["0.dcm", "1.dcm", "2.dcm", "3.dcm"]

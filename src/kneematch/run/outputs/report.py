@@ -125,11 +125,6 @@ class Summary:
         """The films that match worst, the worst first."""
         return [film for _, film in sorted(self._worst, key=itemgetter(0), reverse=True)]
 
-    @property
-    def common_reasons(self) -> list[tuple[str, int]]:
-        """The reasons for review with their counts, most frequent first."""
-        return sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
-
 
 def write_report(
     path: str | os.PathLike[str],
