@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from detections import make_detection
 from kneematch.errors import SettingsError
-from kneematch.knee.detection import Detection, file_endings
+from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 
 FOUND = make_detection(
@@ -59,23 +58,6 @@ def test_label_has_the_smallest_widths() -> None:
         bones = Outlines(femur, tibia, "right", mm_per_px=mm_per_px)
         measured = replace(FOUND, laterality="L", measures=JointMeasures.from_outlines(bones))
         assert measured.label.startswith(f"left knee, smallest joint space medial {widths}")
-
-
-@pytest.mark.parametrize(
-    ("known", "endings"),
-    [
-        ("RL", "R L"),
-        ("LR", "L R"),
-        (("R", ""), "R image-right"),
-        (("", ""), "image-left image-right"),
-        ("RR", "image-left image-right"),
-    ],
-)
-def test_file_endings_say_the_patients_side_only_where_it_is_known_and_distinct(
-    known: Sequence[str], endings: str
-) -> None:
-    knees = [make_detection(("left", "right")[k], laterality=known[k]) for k in (0, 1)]
-    assert file_endings(knees) == dict(zip(("left", "right"), endings.split(), strict=True))
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=8, max_size=8))

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import Mock
@@ -13,7 +13,7 @@ import torch
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Area, Decision
 from kneematch.run import visit
-from kneematch.run.apply import apply_review
+from kneematch.run.apply import apply_review, run_config
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import AREA_COLUMNS
@@ -53,6 +53,14 @@ def test_apply_review_refuses_a_run_that_has_not_ended_or_is_damaged(tmp_path: P
         run.store(config={"export": 3})
     with pytest.raises(SettingsError, match=r"The settings in .* cannot be read"):
         apply_review(tmp_path)
+
+
+def test_run_config_takes_the_settings_that_it_knows(tmp_path: Path) -> None:
+    config = DetectConfig(template="\udcff.json", export=("coco", "sr"), paper=True)
+    other = {"unknown": 1, "export": [*config.export, "pts"]}  # of another version
+    with Run(tmp_path, create=True) as run:
+        run.store(config=asdict(config) | other)
+        assert run_config(run) == config
 
 
 def test_apply_review_visits_only_films_whose_decisions_changed_and_hold(

@@ -1,13 +1,11 @@
 """Settings that contradict each other."""
 
-import json
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.run.config import DetectConfig, config_from_json
+from kneematch.run.config import DetectConfig
 
 
 @pytest.mark.parametrize(
@@ -39,10 +37,3 @@ def test_detect_config_hashes_every_file_that_rows_depend_on(template: str) -> N
     assert files(template=template, method="neural") == {"model", *drawn}
     assert files(template=template, method="search") == {"model", *drawn}
     assert files(template=template, method="search", paper=True) == drawn
-
-
-def test_config_from_json_restores_every_setting() -> None:
-    config = DetectConfig(template="\udcff.json", export=("coco", "sr"), paper=True)
-    other = {"unknown": 1, "export": [*config.export, "pts"]}  # of another version
-    text = json.dumps(asdict(config) | other, default=str)
-    assert config_from_json(json.loads(text)) == config

@@ -35,8 +35,6 @@ def area_side(half: str, number: int) -> str:
 AREA_SIDES: Final = tuple(
     area_side(half, k) for k in range(1, MOST_AREAS + 1) for half in ("left", "right")
 )
-# Endings of the names of files of one knee or another area.
-FILE_ENDINGS: Final = ("R", "L", *(f"image-{side}" for side in AREA_SIDES))
 ACCEPTED, REJECTED, CORRECTED = DECISIONS = ("accepted", "rejected", "corrected")
 
 
@@ -232,21 +230,6 @@ def knee_text(side: str, laterality: str) -> str:
     """Name a knee by the patient's side, or where it is not known by its half of the picture."""
     known = {"R": "right knee", "L": "left knee"}
     return known.get(laterality, f"knee on the image's {side}")
-
-
-def file_endings(knees: Sequence[Detection]) -> dict[str, str]:
-    """Return how the names of files of a film's knees end, by half of the picture.
-
-    This is R or L where the patient's side is known, and image-left or image-right where it is
-    not, or where both knees are said to be of the same side.
-    """
-    known = [knee.laterality for knee in knees]
-    return {
-        knee.side: knee.laterality
-        if known.count(knee.laterality) == 1 and knee.laterality
-        else f"image-{knee.side}"
-        for knee in knees
-    }
 
 
 def map_landmarks(matrix: NDArray[np.float64], landmarks: Mapping[str, Point]) -> dict[str, Point]:

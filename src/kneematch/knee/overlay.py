@@ -50,7 +50,9 @@ def draw_detections(
     leaves it out. A film smaller than `longest_px` keeps its size; a thumbnail has thicker lines
     and larger text.
     """
-    picture, scale = _grey_picture(film, longest_px)
+    side = -(-max(film.size) // longest_px)
+    grey, scale = to_grey8(average_blocks(film.pixels, side)), 1 / side
+    picture = Image.fromarray(grey).convert("RGB")
     size = picture.size
     larger = min(max(LAYER_PX // max(size), 2), 4)
     line = larger * max(THINNEST_PX, LINE_SHARE * max(size)) * (2 if thumbnail else 1)
@@ -108,12 +110,6 @@ def _with_caption(picture: Image.Image, found: Sequence[Detection], text_px: int
 def _caption(knee: Detection) -> str:
     doubt = f". To review: {', '.join(knee.review_reasons)}" if knee.needs_review else ""
     return knee.label + doubt
-
-
-def _grey_picture(film: Radiograph, longest_px: int) -> tuple[Image.Image, float]:
-    """Return a film in grey, as an RGB picture of at most so many pixels a side, and its scale."""
-    side = -(-max(film.size) // longest_px)
-    return Image.fromarray(to_grey8(average_blocks(film.pixels, side))).convert("RGB"), 1 / side
 
 
 def _outline(found: Detection, scale: float, line: float) -> list[Stroke]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from kneematch.films.files import FOLDERS, content_hash, file_versions, remove_l
 from kneematch.knee.decision import apply_decisions
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.run.config import DetectConfig, config_from_json
+from kneematch.run.config import EXPORTS, DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import holding, read_decisions
 from kneematch.run.film_record import FilmRecord
@@ -115,9 +115,13 @@ def check_outline_network(run: Run) -> None:
 
 
 def run_config(run: Run) -> DetectConfig:
-    """Return the settings of a run, which say what files it has."""
+    """Return the settings of a run, which say what files it has; unknown ones are ignored."""
+    known = {item.name for item in fields(DetectConfig)} - {"force"}
     try:
-        return config_from_json({**run.setting("config"), "force": False})
+        stored = dict(run.setting("config"))
+        given = {k: value for k, value in stored.items() if k in known and value is not None}
+        given["export"] = tuple(kind for kind in given.get("export", ()) if kind in EXPORTS)
+        return DetectConfig(**given)
     except (TypeError, ValueError) as error:
         raise SettingsError(
             f"The settings in {run.path} cannot be read. Run the films again."

@@ -13,7 +13,7 @@ from kneematch.films.pictures import save_picture, write_png16
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import is_dicom, to_film_error
 from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
-from kneematch.knee.detection import FILE_ENDINGS, file_endings
+from kneematch.knee.detection import AREA_SIDES
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.config import DICOM_OBJECTS, DetectConfig
 from kneematch.run.film_record import FILES, NO_KNEE, SETTINGS, FilmRecord, Made
@@ -23,7 +23,7 @@ DICOM_ENDINGS: Final = dict(zip(DICOM_OBJECTS, ("report", "picture", "segments")
 # Endings of the names of all files that a film may have, by kind
 ENDINGS: Final = {
     OVERLAYS: [".jpg"],
-    CROPS: [f"-{ending}.png" for ending in FILE_ENDINGS],
+    CROPS: ["-R.png", "-L.png", *(f"-image-{side}.png" for side in AREA_SIDES)],
     DICOM: [f"-{ending}.dcm" for ending in DICOM_ENDINGS.values()],
 }
 
@@ -73,8 +73,18 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
 
 
 def crop_names(film: FilmRecord) -> dict[str, str]:
-    """Return the file names of a film's crops, by the half of the picture that each shows."""
-    return {side: f"{film.name}-{end}.png" for side, end in file_endings(film.kept).items()}
+    """Return the file names of a film's crops, by the half of the picture that each shows.
+
+    They end in R or L where the patient's side is known, and in image-left or image-right where it
+    is not, or where both knees are said to be of the same side.
+    """
+    names = {}
+    known = [knee.laterality for knee in film.kept]
+    for knee in film.kept:
+        is_distinct = knee.laterality and known.count(knee.laterality) == 1
+        end = knee.laterality if is_distinct else f"image-{knee.side}"
+        names[knee.side] = f"{film.name}-{end}.png"
+    return names
 
 
 def possible_files(kind: str, name: str) -> set[str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -212,19 +212,6 @@ def _check_side_pattern(pattern: str) -> None:
         raise SettingsError(
             "--side-from-name needs a group around what is meant, such as '_([RL])_'."
         )
-
-
-def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
-    """Return the configuration that JSON holds; fields and exports of other versions are ignored.
-
-    Raises:
-        SettingsError, TypeError, ValueError: a value makes no sense.
-    """
-    known = {item.name for item in fields(DetectConfig)}
-    given = {k: value for k, value in settings.items() if k in known and value is not None}
-    if "export" in given:
-        given["export"] = tuple(kind for kind in given["export"] if kind in EXPORTS)
-    return DetectConfig(**given)
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
