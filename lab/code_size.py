@@ -28,15 +28,15 @@ LIMITS: Final = {
     "lines of src/kneematch": 19_400,
     "files of src/kneematch": 112,
     "lines of src/kneephantoms": 2_800,
-    "lines of lab and scripts": 5_500,
+    "lines of lab and scripts": 5_850,
     "lines of tests": 16_500,
     "lines of docs": 2_500,
     "lines of README.md": 160,
     "commands": 11,
-    "options of all commands": 92,
-    "functions on one film's way": 460,
+    "options of all commands": 87,
+    "functions on one film's way": 440,
     "files on one film's way": 54,
-    "changes of file on one film's way": 930,
+    "changes of file on one film's way": 880,
 }
 
 # Python runs a module of this name when it starts. A call is written down at once, since worker
