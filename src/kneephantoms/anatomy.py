@@ -15,6 +15,7 @@ Point = tuple[float, float]  # (x, y), or (u, v) in plateau widths
 Size = tuple[int, int]  # (height, width) in pixels
 Rng = np.random.Generator
 Array = NDArray[np.float64]
+Map = NDArray[np.floating[Any]]  # (H, W) in single precision
 
 # Per Kellgren-Lawrence (KL) grade 0..4: its frequency, the narrowing of the joint space and the
 # size of osteophytes, in plateau widths, and the additional density of sclerotic bone.

@@ -289,7 +289,7 @@ def tangle(rng: Rng) -> Rods:
         start = tuple(rng.uniform(-2, 2, 2).tolist())
         end = _polar((start[0], start[1]), rng.uniform(0, 2 * np.pi), rng.uniform(0.1, 3))
         material = str(rng.choice(["bone", "spongy", "soft"]))
-        radius = rng.uniform(0.06, 0.4, 2) * (2.5 if material == "soft" else 1)
+        radius = (rng.uniform(0.06, 0.4, 2) * (2.5 if material == "soft" else 1)).tolist()
         waist, wall = rng.uniform(0.5, 1.0), rng.uniform(0.05, 0.5)
         rods.append(Rod((start[0], start[1]), end, (radius[0], radius[1]), waist, wall, material))
     return rods

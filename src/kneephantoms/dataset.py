@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from kneephantoms.anatomy import Size
 from kneephantoms.config import SynthConfig
 from kneephantoms.files import replace_file, write_dicom, write_png16
@@ -179,18 +177,15 @@ def _mapper(workers: int | None) -> Iterator[Mapper]:
     if not workers:
         yield map
         return
-    # A fork of this process would copy locks that torch's threads hold.
+    # A fork of this process would copy locks that its other threads hold.
     start = "forkserver" if sys.platform == "linux" else "spawn"
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context(start), _start_worker)
+    context, ignore = multiprocessing.get_context(start), (signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C is for the main process.
+    pool = ProcessPoolExecutor(workers, context, signal.signal, ignore)
     try:
         yield pool.map
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
-    torch.set_num_threads(1)
 
 
 def _write_film(folder: Path, config: SynthConfig, index: int) -> WrittenFilm:

@@ -119,10 +119,10 @@ def _sample_field(rng: Rng, kind: str, size: Size) -> Field:
         top = height * rng.uniform(0.0, 0.2) * (rng.random() < 0.5)
         return (band, top, width - band, height - top)
     if choice > 0.93 and kind != "leg":
-        across, down = rng.uniform(0.12, 0.22, 2)
+        across, down = rng.uniform(0.12, 0.22, 2).tolist()
         return (across * width, down * height, (1 - across) * width, (1 - down) * height)
     if choice > 0.6:
-        a, b, c, d = rng.uniform(0.0, 0.03, 4)
+        a, b, c, d = rng.uniform(0.0, 0.03, 4).tolist()
         return (a * width, b * height, (1 - c) * width, (1 - d) * height)
     return (0.0, 0.0, float(width), float(height))
 

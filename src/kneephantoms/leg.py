@@ -6,11 +6,9 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from kneephantoms import anatomy, solids
-from kneephantoms.anatomy import SKIN_V, Array, KneeShape, Point, Rng, Size
+from kneephantoms.anatomy import SKIN_V, Array, KneeShape, Map, Point, Rng, Size
 from kneephantoms.bodies import foot_end, hip_joint
 from kneephantoms.film_plan import FilmPlan
 from kneephantoms.solids import Grid, Rod, add_rods, bright_line, make_grid, rounded_end, tube_chord
@@ -43,7 +41,7 @@ MUSCLES: Final[tuple[Array, ...]] = tuple(
 )
 
 
-def render_leg(size: Size, origin: Point, plan: FilmPlan, number: int) -> Tensor:
+def render_leg(size: Size, origin: Point, plan: FilmPlan, number: int) -> Map:
     """Return the attenuation of one upright leg on a grid whose corner is `origin` (u, v)."""
     rng = np.random.default_rng([plan.seed, 7, number])
     leg, xs = plan.legs[number], [each.place.centre[0] for each in plan.legs]
@@ -57,11 +55,11 @@ def render_leg(size: Size, origin: Point, plan: FilmPlan, number: int) -> Tensor
     if whole:  # no soft tissue below the foot
         drawn *= grid.profile((WHOLE_LEG_V[1] + 0.3, WHOLE_LEG_V[1] + 0.7), (1.0, 0.0))
     part = grid.crop(-1.0, 0.85, *(WHOLE_LEG_V if whole else (-9.0, 9.0)))
-    if part.u.numel():
+    if part.u.size:
         texture = _trabecular_texture(part, px, shape.trabecular_contrast, rng)
-        bones = torch.zeros_like(texture)
+        bones = np.zeros_like(texture)
         _add_bones(part, bones, shape, texture)
-        drawn[part.box].add_(bones, alpha=plan.exposure.bone_contrast)
+        drawn[part.box] += plan.exposure.bone_contrast * bones
     if whole:
         _add_hip_and_foot(grid, drawn, shape, plan.exposure.bone_contrast)
     if leg.implant:
@@ -69,36 +67,36 @@ def render_leg(size: Size, origin: Point, plan: FilmPlan, number: int) -> Tensor
     return drawn
 
 
-def render_body(plan: FilmPlan) -> Tensor:
+def render_body(plan: FilmPlan) -> Map:
     """Return the attenuation (H, W) of the other parts of the body on a film."""
     rng = np.random.default_rng([plan.seed, 10])
     (height, width), px = plan.framing.size, plan.framing.unit_px
     coarse = make_grid((height // COARSE + 1, width // COARSE + 1), (0.0, 0.0), px / COARSE)
-    soft = torch.zeros(len(coarse.rows), len(coarse.columns))
+    soft = np.zeros((len(coarse.rows), len(coarse.columns)), np.float32)
     add_rods(coarse, soft, [rod for rod in plan.body if rod.material in solids.SOFT])
-    soft.clamp_(min=0).mul_(_tissue_texture(coarse, px / COARSE, rng))
+    soft = np.maximum(soft, 0) * _tissue_texture(coarse, px / COARSE, rng)
     large = solids.interpolate(soft, (COARSE * soft.shape[0], COARSE * soft.shape[1]))
     grid = make_grid((height, width), (0.0, 0.0), px)
-    bones = torch.zeros(height, width)
+    bones = np.zeros((height, width), np.float32)
     texture = _trabecular_texture(grid, px, 1.0, rng)
     hard = [rod for rod in plan.body if rod.material not in solids.SOFT]
     add_rods(grid, bones, hard, texture)
-    return bones.mul_(plan.exposure.bone_contrast).add_(large[:height, :width])
+    return plan.exposure.bone_contrast * bones + large[:height, :width]
 
 
-def _add_hip_and_foot(grid: Grid, attenuation: Tensor, shape: KneeShape, contrast: float) -> None:
+def _add_hip_and_foot(grid: Grid, attenuation: Map, shape: KneeShape, contrast: float) -> None:
     """Add both ends of a whole leg to the attenuation (H, W), in place."""
     top, end = WHOLE_LEG_V
     lateral, medial = anatomy.femur_outline(shape, np.array([top]))[:, 0].tolist()
     shaft = ((lateral + medial) / 2, top)
     ankle_u = float(anatomy.tibia_outline(shape, np.array([end])).mean())
     rods = [*hip_joint(1.0, (shaft[0] + 0.62, top - 0.85), shaft), *foot_end((ankle_u, end))]
-    ends = torch.zeros_like(attenuation)
+    ends = np.zeros_like(attenuation)
     add_rods(grid, ends, rods)
-    attenuation.add_(ends, alpha=contrast)
+    attenuation += contrast * ends
 
 
-def _soft_tissue(grid: Grid, shape: KneeShape, texture: Tensor, midline_u: float) -> Tensor:
+def _soft_tissue(grid: Grid, shape: KneeShape, texture: Map, midline_u: float) -> Map:
     """Return the attenuation (H, W) of the leg without its bones.
 
     `texture` (H, W) is the unevenness of the tissue, 1 on average; `midline_u` is where the leg
@@ -111,12 +109,13 @@ def _soft_tissue(grid: Grid, shape: KneeShape, texture: Tensor, midline_u: float
     thickness = half * np.interp(SKIN_V, [-1.5, 0, 1.3, 4], [1.8, 1.72, 1.75, 1.8])
     depth = grid.per_row(anatomy.catmull_rom(grid.rows, SKIN_V, thickness))
     # A leg is thicker on its lateral side, and its edge is steeper there.
-    skew = 1 - 0.33 * grid.u.clamp(-1, 1)
-    squareness = (grid.u * -8).sigmoid_().mul_(0.5)
-    leg = tube_chord(grid.u, sides, depth, squareness, SKIN_SOFTNESS).mul_(skew * FAT_RATIO)
-    inner = torch.stack([sides[0] + fat[0], sides[1] - fat[1]])
-    lean = tube_chord(grid.u, inner, depth - 0.1, squareness).mul_(skew)
-    leg.add_(lean, alpha=(1 - FAT_RATIO) * 0.6).mul_(texture).mul_(MUSCLE_ATTENUATION)
+    skew = 1 - 0.33 * np.clip(grid.u, -1, 1)
+    squareness = 0.25 * (1 - np.tanh(4 * grid.u))
+    leg = tube_chord(grid.u, sides, depth, squareness, SKIN_SOFTNESS) * (FAT_RATIO * skew)
+    inner = sides + grid.per_row(np.array([[fat[0]], [-fat[1]]]))
+    lean = tube_chord(grid.u, inner, depth - 0.1, squareness)
+    leg += lean * ((1 - FAT_RATIO) * 0.6 * skew)
+    leg *= MUSCLE_ATTENUATION * texture
     for v, *outline in MUSCLES:
         middle, reach = (
             np.interp(v, SKIN_V, values)
@@ -126,10 +125,10 @@ def _soft_tissue(grid: Grid, shape: KneeShape, texture: Tensor, midline_u: float
         part = grid.crop(float(lateral.min()), float(medial.max()), v[0], v[-1])
         ends = np.clip(np.minimum(part.rows - v[0], v[-1] - part.rows) / 0.3, 0, 1)
         depth = part.per_row(np.interp(part.rows, v, medial - lateral) * ends)
-        sides = torch.stack([part.profile(v, lateral), part.profile(v, medial)])
+        sides = np.stack([part.profile(v, lateral), part.profile(v, medial)])
         # Only what the muscle attenuates more than fat.
         muscle = tube_chord(part.u, sides, depth)
-        leg[part.box] += muscle.mul_(MUSCLE_ATTENUATION * (1 - FAT_RATIO) * 0.85)
+        leg[part.box] += MUSCLE_ATTENUATION * (1 - FAT_RATIO) * 0.85 * muscle
     return leg
 
 
@@ -150,33 +149,31 @@ def _skin(shape: KneeShape, midline_u: float) -> Array:
     return np.array([lateral, np.minimum(medial, midline_u)])
 
 
-def _gaussian_noise(size: Size, rng: Rng) -> Tensor:
+def _gaussian_noise(size: Size, rng: Rng) -> Map:
     """Return standard normal noise (height, width)."""
-    return torch.from_numpy(rng.standard_normal(size, dtype=np.float32))
+    return rng.standard_normal(size, dtype=np.float32)
 
 
-def _tissue_texture(grid: Grid, px: float, rng: Rng) -> Tensor:
+def _tissue_texture(grid: Grid, px: float, rng: Rng) -> Map:
     """Return the unevenness (H, W) of soft tissue, streaky along the leg, 1 on average."""
     height, width = size = len(grid.rows), len(grid.columns)
     fine = (int(height / px * 9) + 3, int(width / px * 40) + 3)
     slow = _gaussian_noise((int(height / px * 3) + 3, int(width / px * 6) + 3), rng)
-    texture = (
-        solids.interpolate(slow, fine).mul_(0.022).add_(_gaussian_noise(fine, rng), alpha=0.010)
-    )
-    return solids.interpolate(texture.add_(1), size)
+    texture = 1 + 0.022 * solids.interpolate(slow, fine) + 0.010 * _gaussian_noise(fine, rng)
+    return solids.interpolate(texture, size)
 
 
-def _trabecular_texture(grid: Grid, px: float, contrast: float, rng: Rng) -> Tensor:
+def _trabecular_texture(grid: Grid, px: float, contrast: float, rng: Rng) -> Map:
     """Return trabeculae (H, W), mostly along the bone, and slower variation; 1 on average."""
     height, width = size = len(grid.rows), len(grid.columns)
     pitch = max(px * 0.007, 1.2)  # pixels between trabeculae
     fine = (int(height / pitch / 1.5) + 2, int(width / pitch) + 2)
     strength = min(px * 0.007, 1.0) * contrast  # less where pixels are too coarse
     specks = _gaussian_noise(fine, rng)
-    streaks = solids.convolve(specks, [1.0] * 7, 0).mul_(0.11 * strength)
+    streaks = solids.convolve(specks, [1.0] * 7, 0)
     slow = _gaussian_noise((int(height / px * 8) + 2, int(width / px * 9) + 2), rng)
-    texture = solids.interpolate(slow, fine).mul_(0.08)
-    texture += streaks.add_(specks, alpha=0.055 * strength).add_(1)
+    texture = 1 + 0.08 * solids.interpolate(slow, fine)
+    texture += strength * (0.11 * streaks + 0.055 * specks)
     return solids.interpolate(texture, size)
 
 
@@ -191,10 +188,10 @@ class LongBone:
     squareness: float  # how square the cross-section is
     trabeculae: Profile  # density of the core
     end_v: tuple[float, float]  # the part that `end` applies to
-    end: Callable[[Grid, KneeShape], tuple[Tensor, Tensor]]  # factors on the bone and on its core
+    end: Callable[[Grid, KneeShape], tuple[Map, Map]]  # factors on the bone and on its core
 
 
-def _add_bones(grid: Grid, attenuation: Tensor, shape: KneeShape, texture: Tensor) -> None:
+def _add_bones(grid: Grid, attenuation: Map, shape: KneeShape, texture: Map) -> None:
     """Add the four bones to the attenuation (H, W), in place.
 
     `texture` (H, W) is the trabecular texture, 1 on average. Their far ends are not drawn.
@@ -212,7 +209,7 @@ def _add_bones(grid: Grid, attenuation: Tensor, shape: KneeShape, texture: Tenso
 
 
 def _add_long_bone(
-    grid: Grid, attenuation: Tensor, shape: KneeShape, texture: Tensor, bone: LongBone
+    grid: Grid, attenuation: Map, shape: KneeShape, texture: Map, bone: LongBone
 ) -> None:
     outline = bone.outline(shape, np.clip(grid.rows, *bone.extent_v))
     part = grid.crop(float(outline[0].min()) - 0.01, float(outline[1].max()) + 0.01, *bone.extent_v)
@@ -220,23 +217,23 @@ def _add_long_bone(
     depth, wall = part.profile(*bone.depth), part.profile(*bone.wall) * shape.cortical_thickness
     whole = tube_chord(part.u, sides, depth, bone.squareness)
     # The medullary canal is rounder than the bone, so that the wall fades inwards.
-    inside = sides + torch.stack([wall, -wall])
+    inside = sides + np.stack([wall, -wall])
     core = tube_chord(part.u, inside, depth - 2 * wall, 0.4 * bone.squareness)
     end = part.crop(-9.0, 9.0, *bone.end_v)
     on_whole, on_core = bone.end(end, shape)
-    whole[end.box].mul_(on_whole)
-    core[end.box].mul_(on_core)
+    whole[end.box] *= on_whole
+    core[end.box] *= on_core
     density = part.profile(*bone.trabeculae) * (TRABECULAR * shape.bone_density)
-    cortex = whole.sub_(core).clamp_(min=0)
-    attenuation[part.box] += core.mul_(texture[part.box] * density).add_(cortex, alpha=CORTICAL)
+    cortex = np.maximum(whole - core, 0)
+    attenuation[part.box] += core * (texture[part.box] * density) + CORTICAL * cortex
 
 
-def _femur_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
+def _femur_end(grid: Grid, shape: KneeShape) -> tuple[Map, Map]:
     height = _above_condyles(grid, shape)
     return rounded_end(height, 0.10), rounded_end(height - 0.012, 0.11)
 
 
-def _tibia_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
+def _tibia_end(grid: Grid, shape: KneeShape) -> tuple[Map, Map]:
     spines = grid.per_column(anatomy.spine_height(shape, grid.columns))
     height = grid.v - grid.per_column(anatomy.plateau_line(shape, grid.columns)) + spines
     # The surface slopes from the anterior to the posterior rim, so the beam leaves it gradually.
@@ -245,11 +242,9 @@ def _tibia_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
     return covered, covered
 
 
-def _fibula_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
+def _fibula_end(grid: Grid, shape: KneeShape) -> tuple[Map, Map]:
     off = grid.u + 0.50 - shape.axial_rotation  # from the styloid process
-    height = grid.v - (
-        0.17 + shape.fibula_v + 0.6 * off**2 + torch.where(off < 0, -0.75 * off, 0.35 * off)
-    )
+    height = grid.v - (0.17 + shape.fibula_v + 0.6 * off**2 + np.maximum(-0.75 * off, 0.35 * off))
     return rounded_end(height, 0.08), rounded_end(height - 0.014, 0.08)
 
 
@@ -285,22 +280,22 @@ FIBULA: Final = LongBone(
 )
 
 
-def _add_patella(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+def _add_patella(grid: Grid, attenuation: Map, shape: KneeShape) -> None:
     u, v, half_width, half_height, thickness = (float(value) for value in shape.patella)
     u, v = u - 1.2 * shape.axial_rotation, v + 0.05 * shape.flexion
     part = grid.crop(u - 0.45, u + 0.45, v - 0.45, v + 0.45)
     y = (part.v - v) * (1 / half_height)
-    x = (part.u - u) * (1 / half_width) / (1 - 0.14 * y).clamp(min=0.3)  # narrower distally
-    radius2 = x.square_() + y.square()
+    x = (part.u - u) * (1 / half_width) / np.maximum(1 - 0.14 * y, 0.3)  # narrower distally
+    radius2 = np.square(x) + np.square(y)
     y = (part.v - v) / half_height
-    lobes = 1 + 0.12 * torch.cos(4 * torch.atan2(y, part.u - u))
+    lobes = 1 + 0.12 * np.cos(4 * np.arctan2(y, part.u - u))
     cortex, core = solids.shell_chords(radius2 * (0.3 + 0.7 * radius2) * lobes, 0.03)
-    bone = core.mul_(0.5 * TRABECULAR).add_(cortex, alpha=0.8 * CORTICAL)
-    bone.mul_((0.75 - 0.35 * y).clamp_(0.3, 1.0))  # its distal part is thin
-    attenuation[part.box] += bone.mul_(thickness * shape.bone_density)
+    bone = 0.5 * TRABECULAR * core + 0.8 * CORTICAL * cortex
+    bone *= np.clip(0.75 - 0.35 * y, 0.3, 1.0)  # its distal part is thin
+    attenuation[part.box] += thickness * shape.bone_density * bone
 
 
-def _open_growth_plates(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+def _open_growth_plates(grid: Grid, attenuation: Map, shape: KneeShape) -> None:
     """Darken the growth plates of femur, tibia and fibula between two bright lines, in place."""
     wide = shape.growth_plates
     fibula_v = 0.36 + shape.fibula_v
@@ -310,13 +305,13 @@ def _open_growth_plates(grid: Grid, attenuation: Tensor, shape: KneeShape) -> No
         (fibula_v, 0.0, -0.8, -0.46),
     ):
         part = grid.crop(u0, u1, v - 0.12, v + 0.12)
-        height = part.v - v + bend * torch.cos(part.u * 8.5)
-        dark = bright_line(height, wide, wide).mul_(0.55)
-        edges = bright_line(height.abs() - 1.6 * wide, 0.01, 0.01).mul_(0.15)
+        height = part.v - v + bend * np.cos(part.u * 8.5)
+        dark = 0.55 * bright_line(height, wide, wide)
+        edges = 0.15 * bright_line(np.abs(height) - 1.6 * wide, 0.01, 0.01)
         attenuation[part.box] *= 1 - dark + edges
 
 
-def _add_calcification(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+def _add_calcification(grid: Grid, attenuation: Map, shape: KneeShape) -> None:
     """Add calcified cartilage, a faint line within the joint space, in place."""
     part = grid.crop(-0.46, 0.46, -0.16, 0.12)
     femur, tibia = (
@@ -324,91 +319,90 @@ def _add_calcification(grid: Grid, attenuation: Tensor, shape: KneeShape) -> Non
     )
     ripple = 0.006 * np.sin(23 * part.columns + 40 * shape.calcification)
     height = part.v - part.per_column(0.5 * (femur + tibia) + ripple)
-    fade = (part.u.abs() - 0.32).div_(0.1).square_().neg_().exp_()
-    attenuation[part.box] += bright_line(height, 0.007, 0.007).mul_(fade * shape.calcification)
+    fade = np.exp(-np.square((np.abs(part.u) - 0.32) / 0.1))
+    attenuation[part.box] += bright_line(height, 0.007, 0.007) * (fade * shape.calcification)
 
 
-def _above_condyles(grid: Grid, shape: KneeShape) -> Tensor:
+def _above_condyles(grid: Grid, shape: KneeShape) -> Map:
     """Return the height (H, W) above the femur's distal end, positive inside the bone."""
     return grid.per_column(anatomy.condyle_line(shape, grid.columns)) - grid.v
 
 
-def _add_condyles(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+def _add_condyles(grid: Grid, attenuation: Map, shape: KneeShape) -> None:
     """Add the posterior condyles, the subchondral plate and fine lines, in place."""
     shift, bend = -0.5 * shape.axial_rotation, 0.03 * shape.flexion
     for u, half_width, half_height, clear in ((-0.27, 0.215, 0.27, 0.25), (0.31, 0.195, 0.3, 0.7)):
         part = grid.crop(u + shift - half_width, u + shift + half_width, -0.6, 0.05)
         x = (part.u - (u + shift)) * (1 / half_width)
         y = (part.v - (-0.235 - bend)) * (1 / half_height)
-        radius2 = x.square_().square_() + y.square_().square_()  # a superellipse
-        cortex, core = solids.shell_chords(radius2.sqrt_().square_(), 0.025)
+        radius2 = np.square(np.square(x)) + np.square(np.square(y))  # a superellipse
+        cortex, core = solids.shell_chords(np.square(np.sqrt(radius2)), 0.025)
         fade = part.profile((-0.62, -0.5, -0.2, 0.0), (0.0, clear, 1.0, 1.0))
-        bone = core.mul_(0.4 * TRABECULAR).add_(cortex, alpha=1.2 * CORTICAL).mul_(fade)
-        bone.mul_(rounded_end(_above_condyles(part, shape), 0.04)).mul_(0.22 * shape.bone_density)
-        attenuation[part.box] += bone
+        bone = fade * (0.4 * TRABECULAR * core + 1.2 * CORTICAL * cortex)
+        bone *= rounded_end(_above_condyles(part, shape), 0.04)
+        attenuation[part.box] += 0.22 * shape.bone_density * bone
     _add_subchondral_plate(grid, attenuation, shape)
     scar, _, _, _, groove_strength, *_ = shape.lines.clip(0).tolist()
     shifts = shape.line_shifts.tolist()
     grooves = ((-0.445 + shifts[2], 0.12), (0.475 + shifts[3], 0.08))  # beside the epicondyles
     for u, strength in grooves:
         part = grid.crop(u - 0.035, u + 0.035, -0.45, -0.1)
-        groove = part.u - (u + 0.012 * torch.sin(part.v * 23 + 40 * u))
+        groove = part.u - (u + 0.012 * np.sin(part.v * 23 + 40 * u))
         fade = part.profile((-0.45, -0.36, -0.18, -0.1), (0.0, strength, strength, 0.0))
-        line = bright_line(groove, 0.007, 0.007).mul_(fade)
-        attenuation[part.box] += line.mul_(groove_strength)
+        attenuation[part.box] += bright_line(groove, 0.007, 0.007) * (groove_strength * fade)
     _add_scar(grid, attenuation, -0.42 + shifts[0], -0.03, 0.04 * scar)
 
 
-def _add_scar(grid: Grid, attenuation: Tensor, v: float, bend: float, strength: float) -> None:
+def _add_scar(grid: Grid, attenuation: Map, v: float, bend: float, strength: float) -> None:
     """Add the scar of a growth plate across a bone."""
     part = grid.crop(-0.44, 0.44, v - 0.07, v + 0.07)
-    line = part.v - v + bend * torch.cos(part.u * 8.5)
-    fade = (part.u * 2.2).square().neg().exp()
-    attenuation[part.box] += bright_line(line, 0.009, 0.009).mul_(fade * strength)
+    line = part.v - v + bend * np.cos(part.u * 8.5)
+    fade = np.exp(-np.square(part.u * 2.2))
+    attenuation[part.box] += bright_line(line, 0.009, 0.009) * (fade * strength)
 
 
-def _add_subchondral_plate(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+def _add_subchondral_plate(grid: Grid, attenuation: Map, shape: KneeShape) -> None:
     """Add the plate under the femoral cartilage and the roof of the intercondylar notch."""
     part = grid.crop(-0.52, 0.52, -0.32, 0.05)
     height = _above_condyles(part, shape)
-    sides = (0.47 - part.u.abs()).mul_(40).sigmoid_()
+    sides = 0.5 + 0.5 * np.tanh(20 * (0.47 - np.abs(part.u)))
     _, _, plate_strength, roof_strength, *_ = shape.lines.clip(0).tolist()
-    plate = bright_line(height - 0.012, 0.007, 0.02).mul_((height > 0) * sides)
-    plate.mul_(0.07 * plate_strength)
+    plate = bright_line(height - 0.012, 0.007, 0.02) * (height > 0)
+    plate *= 0.07 * plate_strength * sides
     roof = bright_line(height - 0.055 - 0.02 * shape.flexion, 0.012, 0.012)
-    near_notch = ((part.u - 0.03) / 0.11).pow(4).neg().exp()
-    attenuation[part.box] += plate.add_(roof.mul_(near_notch), alpha=0.06 * roof_strength)
+    near_notch = np.exp(-np.square(np.square((part.u - 0.03) / 0.11)))
+    attenuation[part.box] += plate + roof * (0.06 * roof_strength * near_notch)
 
 
-def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+def _add_plateau(grid: Grid, attenuation: Map, shape: KneeShape) -> None:
     """Add the floor and rims of both compartments, the spines' crest and the growth plate scar."""
     part = grid.crop(-0.54, 0.54, -0.16, 0.2)
-    edge = (0.485 - part.u.abs()).mul_(60).sigmoid_()
+    edge = 0.5 + 0.5 * np.tanh(30 * (0.485 - np.abs(part.u)))
     height = part.v - part.per_column(anatomy.plateau_line(shape, part.columns))
     lateral, medial = shape.sclerosis
-    centre = (
-        (part.u.abs() - 0.25).div_(0.14).square_().neg_().exp_()
-    )  # 1 in the middle of a compartment
-    sclerosis = torch.where(part.u < 0, float(lateral), float(medial)) * edge
+    # 1 in the middle of a compartment
+    centre = np.exp(-np.square((np.abs(part.u) - 0.25) / 0.14))
+    sclerosis = np.where(part.u < 0, np.float32(lateral), np.float32(medial)) * edge
     floor = height - anatomy.FLOOR * part.per_column(anatomy.rim_height(shape, part.columns))
     *_, crest_strength, rim_strength = shape.lines.clip(0).tolist()
-    lines = bright_line(floor, 0.012, 0.034).mul_(sclerosis * (0.08 + 0.92 * centre) * 0.34)
-    lines.add_(bright_line(floor, 0.006, 0.08).mul_(sclerosis - 0.4 * edge), alpha=0.12)
+    lines = bright_line(floor, 0.012, 0.034) * (sclerosis * (0.08 + 0.92 * centre) * 0.34)
+    lines += bright_line(floor, 0.006, 0.08) * (0.12 * (sclerosis - 0.4 * edge))
     rims = (0.25 + 0.75 * centre) * edge
-    lines.add_(bright_line(height - 0.004, 0.006, 0.007).mul_(rims), alpha=0.07 * rim_strength)
+    lines += bright_line(height - 0.004, 0.006, 0.007) * (0.07 * rim_strength * rims)
     spines = part.per_column(anatomy.spine_height(shape, part.columns))
-    crest = bright_line(height + spines - 0.010, 0.006, 0.012).mul_((spines * 40).clamp_(0, 1))
-    attenuation[part.box] += lines.add_(crest, alpha=0.10 * crest_strength)
+    crest = bright_line(height + spines - 0.010, 0.006, 0.012)
+    crest *= 0.10 * crest_strength * np.clip(spines * 40, 0, 1)
+    attenuation[part.box] += lines + crest
     scar, shift = float(shape.lines[1].clip(0)), float(shape.line_shifts[1])
     _add_scar(grid, attenuation, 0.19 + shift, 0.025, 0.04 * scar)
 
 
-def add_implant(grid: Grid, attenuation: Tensor, shape: KneeShape, kind: str, rng: Rng) -> None:
+def add_implant(grid: Grid, attenuation: Map, shape: KneeShape, kind: str, rng: Rng) -> None:
     """Add "total", "partial", "plate" or "nail" to a leg's attenuation (H, W), in place."""
     rods = {"total": _total, "partial": _partial, "plate": _plate, "nail": _nail}[kind](shape, rng)
-    metal = torch.zeros_like(attenuation)
+    metal = np.zeros_like(attenuation)
     add_rods(grid, metal, rods)
-    attenuation += metal.clamp_(max=SATURATED)
+    attenuation += np.minimum(metal, SATURATED)
 
 
 def _metal(u0: float, v0: float, u1: float, v1: float, *radius: float) -> Rod:

@@ -5,17 +5,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from PIL import Image
 
-from kneephantoms.anatomy import Point, Size, plateau_margins
+from kneephantoms.anatomy import Map, Point, Size, plateau_margins
 from kneephantoms.film_plan import FilmPlan, Leg, Picture, plan_film
 from kneephantoms.framing import SIGNS, Place
 from kneephantoms.leg import COARSE, render_body, render_leg
 from kneephantoms.overlays import paint_label, paint_overlays
-from kneephantoms.solids import convolve, interpolate
+from kneephantoms.solids import convolve, interpolate, warp
 
 REACH: Final = 1.75  # half width of the strip that a leg is drawn in, in plateau widths
 
@@ -79,7 +77,7 @@ def phantom(
     plan = plan_film(seed, framing, size=size, family=family, turn_deg=turn_deg, mirrored=mirrored)
     sides = {leg.place.laterality for leg in plan.legs}
     return Phantom(
-        pixels=render(plan).numpy(),
+        pixels=render(plan),
         mm_per_px=plan.plateau_mm / plan.framing.unit_px,
         laterality="B" if len(sides) == 2 else "".join(sides),
         knees=true_knees(plan),
@@ -130,13 +128,13 @@ def to_picture(plan: FilmPlan, leg: Leg, point: Point) -> Point:
     return plan.picture.centre[0] + c * x - s * y, plan.picture.centre[1] + s * x + c * y
 
 
-def render(plan: FilmPlan) -> Tensor:
+def render(plan: FilmPlan) -> NDArray[np.float32]:
     """Render a picture (H, W) whose darkest pixel is 0 and whose brightest is 1."""
     rng = np.random.default_rng([plan.seed, 6])
     # Bytes are quick to draw; blurring turns the uniform noise into nearly Gaussian noise.
     uniform = rng.integers(0, 256, plan.framing.size, dtype=np.uint8)
-    noise = torch.from_numpy(uniform).float().mul_(1 / 255).sub_(0.5)
-    attenuation = torch.zeros_like(noise)
+    noise = uniform.astype(np.float32) * (1 / 255) - 0.5
+    attenuation = np.zeros_like(noise)
     for number in range(len(plan.legs)):
         _add_leg(attenuation, plan, number)
     if plan.body:
@@ -151,13 +149,12 @@ def render(plan: FilmPlan) -> Tensor:
             attenuation += body
     film = _apply_window(_expose(attenuation, noise, plan), plan)
     paint_overlays(film, plan.overlays, plan.framing.field, plan.framing.unit_px)
-    low, high = film.aminmax()
-    film.sub_(low).div_((high - low).clamp(min=1e-6))
-    film = film.neg_().add_(1) if plan.negative else film
-    return _lay_in_picture(film, plan.picture)
+    film -= film.min()
+    film /= max(float(film.max()), 1e-6)
+    return _lay_in_picture(1 - film if plan.negative else film, plan.picture)
 
 
-def _lay_in_picture(film: Tensor, picture: Picture) -> Tensor:
+def _lay_in_picture(film: Map, picture: Picture) -> Map:
     """Turn, mirror and place a film (H, W) in a picture of its own size."""
     height, width = film.shape
     cx, cy = picture.centre
@@ -165,18 +162,20 @@ def _lay_in_picture(film: Tensor, picture: Picture) -> Tensor:
         return film
     angle = math.radians(picture.turn_deg)
     c, s = math.cos(angle), math.sin(angle)
-    x = torch.arange(picture.size[1])[None, :] + (0.5 - cx)
-    y = torch.arange(picture.size[0])[:, None] + (0.5 - cy)
-    across, down = x * c + y * s, y * c - x * s
-    across = -across if picture.mirrored else across
-    points = torch.stack([across * (2 / width), down * (2 / height)], dim=-1)
-    laid = F.grid_sample(film[None, None], points[None], align_corners=False)[0, 0]
-    outside = (across.abs() > width / 2) | (down.abs() > height / 2)
+    x = np.arange(picture.size[1], dtype=np.float32)[None, :] + (0.5 - cx)
+    y = np.arange(picture.size[0], dtype=np.float32)[:, None] + (0.5 - cy)
+    outside = (np.abs(x * c + y * s) > width / 2) | (np.abs(y * c - x * s) > height / 2)
+    sign = -1 if picture.mirrored else 1
+    # A dark margin of one pixel, which pixels at the edge of a turned film are mixed with.
+    across = sign * c, sign * s, width / 2 + 1 - sign * (c * cx + s * cy)
+    down = -s, c, height / 2 + 1 + s * cx - c * cy
+    laid = warp(np.pad(film, 1), picture.size, (*across, *down))
     laid[outside] = picture.grey
     for text in picture.texts:
         paint_label(laid, text)
-    low, high = laid.aminmax()
-    return laid.sub_(low).div_((high - low).clamp(min=1e-6))
+    laid -= laid.min()
+    laid /= max(float(laid.max()), 1e-6)
+    return laid
 
 
 def _to_film(place: Place, point: Point) -> Point:
@@ -190,7 +189,7 @@ def _to_film(place: Place, point: Point) -> Point:
     )
 
 
-def _add_leg(attenuation: Tensor, plan: FilmPlan, number: int) -> None:
+def _add_leg(attenuation: Map, plan: FilmPlan, number: int) -> None:
     """Draw one leg upright on a grid of its own and add it, rotated, to the film (H, W)."""
     height, width = attenuation.shape
     place = plan.legs[number].place
@@ -207,56 +206,50 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, number: int) -> None:
     columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
     left, top = start.tolist()
     leg = render_leg((rows, columns), (left / px, top / px), plan, number)
-    # Where each pixel of the strip lies in the upright grid, normalised to [-1, 1].
-    x = torch.arange(x0, x1)[None, :] + (0.5 - cx)
-    y = torch.arange(height)[:, None] + (0.5 - cy)
-    du, dv = 2 / columns, 2 / rows
-    across = x * (c * sign * du) - left * du - 1 + y * (s * sign * du)
-    down = y * (c * dv) - top * dv - 1 + x * (-s * dv)
-    points = torch.stack([across, down], dim=-1)  # (height, x1 - x0, 2)
-    sampled = F.grid_sample(
-        leg[None, None], points[None], padding_mode="border", align_corners=False
-    )
-    attenuation[:, x0:x1] += sampled[0, 0]
+    # From pixels of the strip to those of the upright grid.
+    across = sign * c, sign * s, sign * (c * (x0 - cx) - s * cy) - left
+    down = -s, c, -s * (x0 - cx) - c * cy - top
+    attenuation[:, x0:x1] += warp(leg, (height, x1 - x0), (*across, *down))
 
 
-def _expose(attenuation: Tensor, noise: Tensor, plan: FilmPlan) -> Tensor:
+def _expose(attenuation: Map, noise: Map, plan: FilmPlan) -> Map:
     """Turn attenuation into grey: Beer-Lambert, scatter, noise, then film processing (H, W)."""
     exposure, px = plan.exposure, plan.framing.unit_px
     height, width = attenuation.shape
-    light = attenuation.neg().exp_()
-    scattered = _blur_small(light, 0.5 * px).add_(0.05).mul_(exposure.scatter)
-    grey = light.add_(interpolate(scattered, light.shape)).log_().neg_()
+    light = np.exp(-attenuation)
+    scattered = exposure.scatter * (_blur_small(light, 0.5 * px) + 0.05)
+    light += interpolate(scattered, light.shape)
+    grey = -np.log(light, out=light)
     # Fewer photons give more noise, by a factor of exp(grey / 2); this is its tangent.
-    grey.addcmul_(noise, grey + 0.8, value=9 * exposure.noise)
+    grey += 9 * exposure.noise * noise * (grey + 0.8)
     grey = _blur(grey, exposure.blur * px)
     seam_y, seam_step = exposure.seam
     if seam_step != 0:
         grey[int(seam_y * height) :] += seam_step
     fine = _blur_small(grey, 0.03 * px)
     wide = _blur_small(fine, 0.9 * px * fine.shape[0] / height)
-    removed = fine.mul_(exposure.sharpening)
-    removed.add_(interpolate(wide, fine.shape), alpha=0.5 * exposure.equalisation)
-    grey.mul_(1 + exposure.sharpening).sub_(interpolate(removed, grey.shape))
+    removed = exposure.sharpening * fine
+    removed += 0.5 * exposure.equalisation * interpolate(wide, fine.shape)
+    grey *= 1 + exposure.sharpening
+    grey -= interpolate(removed, grey.shape)
     across, down = exposure.heel_effect
-    grey += torch.linspace(-2 * across, 2 * across, width)[None, :]
-    grey += torch.linspace(-2 * down, 2 * down, height)[:, None]
+    grey += np.linspace(-2 * across, 2 * across, width, dtype=np.float32)[None, :]
+    grey += np.linspace(-2 * down, 2 * down, height, dtype=np.float32)[:, None]
     return grey
 
 
-def _apply_window(grey: Tensor, plan: FilmPlan) -> Tensor:
+def _apply_window(grey: Map, plan: FilmPlan) -> Map:
     """Map grey (H, W) to [0, 1] between black and white levels, then apply gamma and fog."""
     exposure = plan.exposure
-    sample = grey[4::8, 4::8].flatten()
-    air, bone = torch.quantile(sample, torch.tensor([0.02, 0.96])).tolist()
+    air, bone = np.quantile(grey[4::8, 4::8], [0.02, 0.96]).tolist()
     black = air + exposure.black_level * (bone - air)
     white = air + exposure.white_level * (bone - air)
-    film = grey.sub_(black).mul_(1 / max(white - black, 1e-3)).clamp_(1e-4, 1.0)
-    film = film.pow_(exposure.gamma)
-    return film.mul_(1 - exposure.fog).add_(exposure.fog) if exposure.fog else film
+    film: Map = np.clip((grey - black) * (1 / max(white - black, 1e-3)), 1e-4, 1.0)
+    film **= exposure.gamma
+    return exposure.fog + (1 - exposure.fog) * film
 
 
-def _blur(film: Tensor, sigma: float) -> Tensor:
+def _blur(film: Map, sigma: float) -> Map:
     """Blur a film (H, W) with a Gaussian, truncated at 1.6 sigma for speed."""
     sigma = max(sigma, 0.45)
     radius = math.ceil(1.6 * sigma)
@@ -264,8 +257,7 @@ def _blur(film: Tensor, sigma: float) -> Tensor:
     return convolve(convolve(film, taps, 0), taps, 1)
 
 
-def _blur_small(film: Tensor, sigma: float) -> Tensor:
+def _blur_small(film: Map, sigma: float) -> Map:
     """Return a strongly blurred film at reduced size (h, w)."""
     cell = max(int(sigma / 1.5), 1)
-    small = F.avg_pool2d(film[None, None], cell, ceil_mode=True, count_include_pad=False)[0, 0]
-    return _blur(small, sigma / cell)
+    return _blur(np.asarray(Image.fromarray(film).reduce(cell)), sigma / cell)

@@ -9,11 +9,9 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from PIL import Image
 
-from kneephantoms.anatomy import Array, Point, Size
+from kneephantoms.anatomy import Array, Map, Point, Size
 
 # Attenuation of a chord one unit long (79 mm): dense shell, core, core near the ends.
 MATERIALS: Final = {
@@ -38,12 +36,12 @@ class Grid:
     box: tuple[slice, slice] = (slice(None), slice(None))  # part of the grid this is cropped from
 
     @property
-    def u(self) -> Tensor:
+    def u(self) -> Map:
         """Return the columns in single precision, (1, W)."""
         return self.per_column(self.columns)
 
     @property
-    def v(self) -> Tensor:
+    def v(self) -> Map:
         """Return the rows in single precision, (H, 1)."""
         return self.per_row(self.rows)
 
@@ -55,15 +53,15 @@ class Grid:
             i1, j1 = i0, j0
         return Grid(self.columns[j0:j1], self.rows[i0:i1], (slice(i0, i1), slice(j0, j1)))
 
-    def per_row(self, values: Array) -> Tensor:
-        """Return values at the rows (..., H) as a tensor (..., H, 1)."""
-        return torch.from_numpy(values).float()[..., None]
+    def per_row(self, values: Array) -> Map:
+        """Return values at the rows (..., H) in single precision, (..., H, 1)."""
+        return values.astype(np.float32)[..., None]
 
-    def per_column(self, values: Array) -> Tensor:
-        """Return values at the columns (W,) as a tensor (1, W)."""
-        return torch.from_numpy(values).float()[None, :]
+    def per_column(self, values: Array) -> Map:
+        """Return values at the columns (W,) in single precision, (1, W)."""
+        return values.astype(np.float32)[None, :]
 
-    def profile(self, v: tuple[float, ...] | Array, values: tuple[float, ...] | Array) -> Tensor:
+    def profile(self, v: tuple[float, ...] | Array, values: tuple[float, ...] | Array) -> Map:
         """Interpolate values that are given at some v linearly: (H, 1)."""
         return self.per_row(np.interp(self.rows, v, values))
 
@@ -78,78 +76,103 @@ def make_grid(size: Size, origin: Point, plateau_px: float) -> Grid:
 
 
 def tube_chord(
-    u: Tensor,
-    sides: Tensor,
-    depth: Tensor | float,
-    squareness: Tensor | float = 0.0,
-    softness: float = 0.0,
-) -> Tensor:
+    u: Map, sides: Map, depth: Map | float, squareness: Map | float = 0.0, softness: float = 0.0
+) -> Map:
     """Return the chord (H, W) through a tube between two outlines (2, H, 1).
 
     The cross-section is an ellipse of that depth, closer to a rectangle when `squareness` is 1.
     `softness` blunts the steep edge, for grids too coarse to resolve it.
     """
-    left, right = sides.unbind()
-    half = (0.5 * (right - left)).clamp(min=1e-3)
-    t2 = (u * (1 / half)).sub_(0.5 * (left + right) / half).square_()
-    t2.lerp_(t2.square().mul_(t2), squareness)
-    inside = t2.neg_().add_(1)
+    left, right = sides
+    half = np.maximum(0.5 * (right - left), 1e-3)
+    t2 = np.square(u * (1 / half) - 0.5 * (left + right) / half)
+    inside = 1 - t2 - squareness * (t2 * t2 * t2 - t2)
     if softness > 0:
-        inside = (inside.square() + softness**2).sqrt_().add_(inside).mul_(0.5)
-    return inside.clamp_(min=0).sqrt_().mul_(depth)
+        # Half the sum of `inside` and `root`, which would lose all digits where they nearly cancel.
+        root = np.sqrt(np.square(inside) + softness**2)
+        inside = 0.5 * np.where(inside < 0, softness**2 / (root - inside), inside + root)
+    chord: Map = np.sqrt(np.maximum(inside, 0)) * depth
+    return chord
 
 
-def rounded_end(height: Tensor, radius: Tensor | float) -> Tensor:
+def rounded_end(height: Map, radius: Map | float) -> Map:
     """Return the fraction of the chord near a rounded end: 0 outside, 1 from a radius inwards.
 
     `height` (H, W) is the distance from the end, positive inside.
     """
-    s = (height * (1 / radius)).clamp_(0, 1)
-    return (s * (2 - s)).sqrt_()
+    s = np.clip(height * (1 / radius), 0, 1)
+    share: Map = np.sqrt(s * (2 - s))
+    return share
 
 
-def shell_chords(radius2: Tensor, wall: float) -> tuple[Tensor, Tensor]:
+def shell_chords(radius2: Map, wall: float) -> tuple[Map, Map]:
     """Return the chords through the shell and through the core of an ellipsoid of thickness 1.
 
     `radius2` (H, W) is the squared elliptic radius, 1 on the outline.
     """
-    inner = (1 - radius2 * (1 / (1 - wall) ** 2)).clamp_(min=0).sqrt_().mul_(1 - wall)
-    outer = (1 - radius2).clamp_(min=0).sqrt_()
-    return outer.sub_(inner), inner
+    inner = (1 - wall) * np.sqrt(np.maximum(1 - radius2 * (1 / (1 - wall) ** 2), 0))
+    return np.sqrt(np.maximum(1 - radius2, 0)) - inner, inner
 
 
-def bright_line(height: Tensor, above: float, below: float) -> Tensor:
+def bright_line(height: Map, above: float, below: float) -> Map:
     """Return a line of brightness 1 at height 0 that decays as a Gaussian on either side.
 
     Its widths are `above` where the height is negative and `below` where it is positive.
     """
-    scaled = torch.where(height < 0, height * (1 / above), height * (1 / below))
+    scaled = np.maximum(height * (-1 / above), height * (1 / below))
     # Beyond 40 the exponential would be denormal, which CPUs compute slowly.
-    return scaled.square_().clamp_(max=40).neg_().exp_()
+    line: Map = np.exp(-np.minimum(np.square(scaled), 40))
+    return line
 
 
-def segment_distance(x: Tensor, y: Tensor, ends: tuple[float, float, float, float]) -> Tensor:
+def segment_distance(x: Map, y: Map, ends: tuple[float, float, float, float]) -> Map:
     """Return the distance (H, W) of points x (1, W), y (H, 1) from the segment x0, y0, x1, y1."""
     x0, y0, x1, y1 = ends
     dx, dy = x1 - x0, y1 - y0
-    along = (((x - x0) * dx + (y - y0) * dy) / (dx * dx + dy * dy)).clamp(0, 1)
-    return torch.hypot(x - x0 - along * dx, y - y0 - along * dy)
+    along = np.clip(((x - x0) * dx + (y - y0) * dy) / (dx * dx + dy * dy), 0, 1)
+    return np.hypot(x - x0 - along * dx, y - y0 - along * dy)
 
 
-def convolve(picture: Tensor, taps: list[float], axis: int) -> Tensor:
-    """Return the weighted mean of neighbours (H, W) along an axis; edges are replicated."""
-    radius, length = len(taps) // 2, picture.shape[axis]
-    pad = (0, 0, radius, radius) if axis == 0 else (radius, radius)
-    padded = F.pad(picture[None], pad, mode="replicate")[0]
-    mean = padded.narrow(axis, 0, length) * (taps[0] / sum(taps))
-    for k, tap in enumerate(taps[1:], start=1):
-        mean.add_(padded.narrow(axis, k, length), alpha=tap / sum(taps))
+def convolve(picture: Map, taps: list[float], axis: int) -> Map:
+    """Return the mean of neighbours (H, W) along an axis, with an odd number of symmetric weights.
+
+    Edges are replicated.
+    """
+    if axis == 1:
+        return convolve(picture.T, taps, 0).T
+    radius, length, total = len(taps) // 2, len(picture), sum(taps)
+    padded = np.pad(picture, [(radius, radius), (0, 0)], mode="edge")
+    mean = picture * (taps[radius] / total)
+    for start, tap in enumerate(taps[:radius]):
+        end = 2 * radius - start
+        pair = padded[start : start + length] + padded[end : end + length]
+        pair *= tap / total
+        mean += pair
     return mean
 
 
-def interpolate(picture: Tensor, size: tuple[int, ...]) -> Tensor:
+def interpolate(picture: Map, size: tuple[int, ...]) -> Map:
     """Interpolate a picture (h, w) bilinearly to a size (height, width)."""
-    return F.interpolate(picture[None, None], size, mode="bilinear")[0, 0]
+    for axis, length in enumerate(size):
+        at = (np.arange(length) + 0.5) * (picture.shape[axis] / length) - 0.5
+        at = np.clip(at, 0, picture.shape[axis] - 1)
+        share = np.expand_dims(at % 1, 1 - axis).astype(np.float32)
+        start = np.take(picture, np.floor(at).astype(np.intp), axis)
+        step = np.take(picture, np.ceil(at).astype(np.intp), axis)
+        step -= start
+        step *= share
+        picture = start + step
+    return picture
+
+
+def warp(picture: Map, size: Size, to_picture: tuple[float, ...]) -> Map:
+    """Sample a picture bilinearly at the pixels of a size (height, width); 0 outside of it.
+
+    `to_picture` (a, b, c, d, e, f) maps a point (x, y) there to the point (ax + by + c,
+    dx + ey + f) of the picture; pixel centres are at +0.5.
+    """
+    image, bilinear = Image.fromarray(picture), Image.Resampling.BILINEAR
+    return np.array(image.transform(size[::-1], Image.Transform.AFFINE, to_picture, bilinear))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +217,7 @@ def place_rods(
     ]
 
 
-def add_rods(
-    grid: Grid, attenuation: Tensor, rods: Iterable[Rod], texture: Tensor | None = None
-) -> None:
+def add_rods(grid: Grid, attenuation: Map, rods: Iterable[Rod], texture: Map | None = None) -> None:
     """Add the rods' attenuation (H, W), in place; texture (H, W) multiplies that of the cores.
 
     Rods of one layer that overlap are mostly parts of one bone or limb, so that the 3-norm of their
@@ -206,42 +227,43 @@ def add_rods(
     for rod in rods:
         layers.setdefault(rod.material if rod.material in SOFT else "hard", []).append(rod)
     for layer in layers.values():
-        cubes = torch.zeros_like(attenuation)
+        cubes = np.zeros_like(attenuation)
         for rod in layer:
             _add_cube(grid, cubes, rod, texture)
-        attenuation += cubes.abs().pow_(1 / 3).copysign_(cubes)
+        attenuation += np.cbrt(cubes)
 
 
-def _add_cube(grid: Grid, cubes: Tensor, rod: Rod, texture: Tensor | None) -> None:
+def _add_cube(grid: Grid, cubes: Map, rod: Rod, texture: Map | None) -> None:
     """Add the third power of a rod's attenuation (H, W), in place."""
     reach = max(rod.radius)
     (left, right), (top, bottom) = (sorted(ends) for ends in zip(rod.start, rod.end, strict=True))
     part = grid.crop(left - reach, right + reach, top - reach, bottom + reach)
-    if not part.u.numel():
+    if not part.u.size:
         return
     along, shell, core = _chords(part, rod)
     dense, middle, ends = MATERIALS[rod.material]
-    density = (2 * along - 1).abs_().pow_(3).mul_(ends - middle).add_(middle)
+    density = middle + (ends - middle) * np.abs(2 * along - 1) ** 3
     if texture is not None:
         density = density * texture[part.box]
-    drawn = shell.mul_(dense).add_(core.mul_(density)).mul_(rod.depth)
-    cubes[part.box] += drawn.square().mul_(drawn)
+    drawn = (dense * shell + core * density) * rod.depth
+    cubes[part.box] += drawn * drawn * drawn
 
 
-def _chords(grid: Grid, rod: Rod) -> tuple[Tensor, Tensor, Tensor]:
+def _chords(grid: Grid, rod: Rod) -> tuple[Map, Map, Map]:
     """Return the position along a rod, 0 to 1, and the chords of its shell and its core (H, W)."""
     (x0, y0), (x1, y1), (first, second) = rod.start, rod.end, rod.radius
     dx, dy = x1 - x0, y1 - y0
     length2 = max(dx * dx + dy * dy, 1e-9)
     x, y = grid.u - x0, grid.v - y0
-    along = ((x * dx + y * dy) / length2).clamp(0, 1)
-    distance2 = (x - along * dx).square() + (y - along * dy).square()
+    along = np.clip((x * dx + y * dy) / length2, 0, 1)
+    distance2 = np.square(x - along * dx) + np.square(y - along * dy)
     radius = along * (second - first) + first
     if rod.waist != 1.0:
-        radius = radius * (1 - (1 - rod.waist) * (1 - (2 * along - 1).square()).sqrt())
-    radius2 = radius.square()
-    outer = (radius2 - distance2).clamp(min=0).sqrt().mul_(2)
-    inner = (radius2 * (1 - rod.wall) ** 2 - distance2).clamp(min=0).sqrt().mul_(2 * (1 - rod.wall))
+        radius = radius * (1 - (1 - rod.waist) * np.sqrt(1 - np.square(2 * along - 1)))
+    radius2 = np.square(radius)
+    outer = 2 * np.sqrt(np.maximum(radius2 - distance2, 0))
     if rod.wall >= 1.0:
-        return along, outer, torch.zeros_like(outer)
-    return along, outer.sub_(inner), inner
+        return along, outer, np.zeros_like(outer)
+    inner2 = np.maximum(radius2 * (1 - rod.wall) ** 2 - distance2, 0)
+    inner = 2 * (1 - rod.wall) * np.sqrt(inner2)
+    return along, outer - inner, inner
