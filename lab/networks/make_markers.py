@@ -359,7 +359,7 @@ def phantoms(count: int) -> list[Patch]:
     for seed in range(FIRST_SEED, FIRST_SEED + count):
         plan = plan_film(seed, "any")
         plain = replace(plan, overlays=replace(plan.overlays, markers=()))
-        pixels = render(plain)
+        pixels = torch.from_numpy(render(plain))
         for side in (*FILM_SIDES, FILM_SIDES[-1] // 2):
             film = shrink(pixels, side)
             if min(film.shape) >= PATCH:

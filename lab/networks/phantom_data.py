@@ -95,7 +95,7 @@ def render_phantom(job: tuple[int, int, str]) -> None:
     """Render one film into its row of the shared memory."""
     row, seed, framing = job
     plan = plan_film(seed, framing=framing)
-    film, knees = render(plan), true_knees(plan)
+    film, knees = torch.from_numpy(render(plan)), true_knees(plan)
     height, width = film.shape
     factor = FILM / max(height, width)
     size = round(height * factor), round(width * factor)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
@@ -44,13 +45,13 @@ def render_bones(seed: int) -> tuple[Map, Map]:
         render_leg(SIZE, CORNER, replace(plan, legs=legs, exposure=exposure), 0)
         for exposure in (replace(plan.exposure, bone_contrast=contrast) for contrast in (0.0, 1.0))
     )
-    return soft.half().numpy(), (both - soft).half().numpy()
+    return soft.astype(np.float16), (both - soft).astype(np.float16)
 
 
 def render_other(seed: int) -> Map:
     """Return a view (400, 250) of another part of the body."""
     rng = np.random.default_rng([seed, 37])
-    film = render(plan_film(FIRST_SEED + seed, "other"))
+    film = torch.from_numpy(render(plan_film(FIRST_SEED + seed, "other")))
     height, width = film.shape
     across = rng.uniform(0.2, 0.6) * min(height / 1.6, width)
     left, top = rng.uniform(0, width - across), rng.uniform(0, height - 1.6 * across)

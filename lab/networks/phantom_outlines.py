@@ -110,7 +110,7 @@ def _render(extent: Extent, seed: int) -> tuple[NDArray[Any], ...]:
     attenuation = render_leg(size, (corner, corner), replace(plan, legs=legs), 0)
     places = corner + (np.arange(extent.size) + 0.5) / extent.px
     outlines = *borders(shape, places), bone_sides(shape, places), np.array(surface_ends(shape))
-    return attenuation.half().numpy(), *((each - corner) * extent.px for each in outlines)
+    return attenuation.astype(np.float16), *((each - corner) * extent.px for each in outlines)
 
 
 def borders(shape: KneeShape, u: Array) -> tuple[Array, Array]:
