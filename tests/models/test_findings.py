@@ -26,7 +26,7 @@ def views(seed: int, implant: str = "", growth_plates: float = 0.0) -> Tensor:
     for knee in true_knees(plan):
         width = math.dist(knee.plateau_medial, knee.plateau_lateral)
         places.append(KneeLocation(*knee.centre, width, 0.0, float(knee.lateral_is_left)))
-    return knee_images(render(plan), places).pixels
+    return knee_images(torch.from_numpy(render(plan)), places).pixels
 
 
 @pytest.fixture(scope="module")

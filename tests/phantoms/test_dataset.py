@@ -1,5 +1,7 @@
 """Folders of phantoms: settings, films, ground truth, template, and other files in them."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,17 @@ def truth(folder: Path) -> list[dict[str, str]]:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_synth_and_phantom_work_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None;"  # an import of it would fail
+        "import kneephantoms; kneephantoms.phantom(1, framing='any', turn_deg=10);"
+        "from kneematch.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = "synth", "-n", "1", "--size", "80x96", "-o", str(tmp_path)
+    subprocess.run([sys.executable, "-c", code, *command], check=True)
+    assert (tmp_path / "phantom-00000.dcm").exists()
 
 
 @pytest.mark.parametrize(
