@@ -117,7 +117,7 @@ def synth(
         perhaps beside a frontal one (lateral); other parts of the body (other); or any of all
         these.
     """
-    from kneephantoms import SynthConfig, synthesize  # which import torch
+    from kneephantoms import SynthConfig, synthesize  # which take time to import
 
     try:
         config = SynthConfig(
