@@ -22,6 +22,14 @@ SHOWN_START: Final = 150
 OPTION: Final = re.compile(
     r"(`[^`]*`)|(?<![\w/.-])--([a-z][a-z-]*[a-z])"
 )  # commands are in backticks
+OUT_OF_MEMORY: Final = (
+    "not enough memory",
+    "annot allocate memory",
+    "failed to map segment",
+    "can't start new thread",
+    "Failed to launch worker thread",
+    "could not create a primitive",  # oneDNN
+)
 GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
 
 
@@ -78,6 +86,11 @@ def check_extra(what: str, extra: str, *packages: str) -> None:
     """Raise SettingsError for a feature whose optional packages are not all installed."""
     if any(find_spec(package) is None for package in packages):
         raise missing_extra(what, extra)
+
+
+def is_memory_full(error: Exception) -> bool:
+    """Return whether an error, Python's or one of a library's own, says that memory ran out."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 def is_gpu_full(error: Exception) -> bool:

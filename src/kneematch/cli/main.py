@@ -23,16 +23,7 @@ from kneematch.cli.terminal import (
     print_stopped,
     stop_on_signals,
 )
-from kneematch.errors import KneematchError, is_gpu_full
-
-OUT_OF_MEMORY: Final = (
-    "not enough memory",
-    "annot allocate memory",
-    "failed to map segment",
-    "can't start new thread",
-    "Failed to launch worker thread",
-    "could not create a primitive",  # oneDNN
-)
+from kneematch.errors import KneematchError, is_gpu_full, is_memory_full
 
 
 def _versions() -> str:
@@ -119,7 +110,7 @@ def _memory_advice(error: Exception) -> str | None:
             "There is not enough memory on the GPU. Free some, choose a smaller --batch-size, or "
             "--device cpu."
         )
-    if isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY):
+    if is_memory_full(error):
         return (
             "There is not enough memory: about 2 GB are needed, and 0.5 GB for each worker. Free "
             "some, raise `ulimit -v`, or use fewer --workers."

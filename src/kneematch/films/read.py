@@ -24,6 +24,7 @@ from kneematch.errors import (
     NotARadiograph,
     SettingsError,
     Unreadable,
+    is_memory_full,
 )
 from kneematch.films.codestreams import check_codestream
 from kneematch.films.files import open_regular
@@ -131,6 +132,8 @@ def to_film_error(path: str, error: Exception) -> FilmError:
     A bug's own text is left out, since it may quote the film's header.
     """
     if not isinstance(error, FilmError):
+        if is_memory_full(error):
+            return Unreadable(f"{path}: There is not enough memory to examine it.")
         kind = type(error).__name__
         return FilmError(f"{path}: An unexpected {kind} occurred. Please report this bug.")
     is_named = error.message.startswith(path[:SHOWN_START])  # a long message is shortened

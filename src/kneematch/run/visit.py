@@ -155,8 +155,9 @@ class Visit:
 
     def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
         path = str(self.root / film.path)
-        status = UNREADABLE if isinstance(error, Unreadable) else FAILED
-        return replace(film, status=status, reason=to_film_error(path, error).message)
+        failure = to_film_error(path, error)
+        status = UNREADABLE if isinstance(failure, Unreadable) else FAILED
+        return replace(film, status=status, reason=failure.message)
 
     def _measured(
         self, pixels: Radiograph | FilmError, knees: tuple[Detection, ...], *, placed: bool = False
