@@ -18,7 +18,7 @@ demo: $(READY)
 	echo "not a picture" > demo/films/png/not-a-picture.png
 	$(BIN)/kneematch detect demo/films -o demo/model --force --overlays --crops \
 		--export coco --export dicom || [ $$? = 1 ]
-	$(BIN)/kneematch evaluate demo/films/dicom -o demo/evaluation --force --methods locator,search \
+	$(BIN)/kneematch evaluate demo/films/dicom -o demo/evaluation --force \
 		--template demo/films/dicom/template.json --truth demo/films/dicom/truth.csv || [ $$? = 1 ]
 	@echo "Look at demo/model/report.html, and at the pictures in demo/model/overlays."
 

@@ -132,13 +132,13 @@ def initial_networks(start: str) -> Networks:
 
 
 def evaluate(args: argparse.Namespace, model: Path) -> Path:
-    """Run the paper's methods with its energy; return the folder of the results."""
+    """Run the paper's methods; return the folder of the results."""
     films, truth = args.test, args.truth
     if films is None:
         folder = phantoms(args.out / "test", args.test_films, TEST_SEED)
         films, truth = [str(path) for path in folder.glob("*.dcm")], folder / "truth.csv"
     out = args.out / "evaluation"
-    command = ["evaluate", *films, "-o", str(out), "--model", str(model), "--paper"]
+    command = ["evaluate", *films, "-o", str(out), "--model", str(model)]
     command += ["--methods", ",".join(METHODS), "--grid", str(args.grid)]
     command += ["--device", args.device, *(["--truth", str(truth)] if truth else [])]
     kneematch(*command)

@@ -28,11 +28,10 @@ SYNTAXES = "--syntax plain jpeg2000 lossless"
 PARTS = {
     "accuracy": ["lab/accuracy.py --films 0 --real REAL", "lab/accuracy.py --films 40"],
     "methods": [
-        f"{EVALUATE} --methods locator,neural+sharpen -o WORK/built-in",
+        f"{EVALUATE} -o WORK/built-in",
         "kneematch train REAL/films --template REAL/template.json --quiet -o WORK/own.safetensors",
-        f"{EVALUATE} --model WORK/own.safetensors --methods neural+sharpen -o WORK/trained",
-        f"{EVALUATE} --template REAL/template.json --methods search -o WORK/drawn",
-        f"{EVALUATE} --template REAL/template.json --methods sliding --paper -o WORK/baseline",
+        f"{EVALUATE} --model WORK/own.safetensors -o WORK/trained",
+        f"{EVALUATE} --template REAL/template.json --methods auto,search,sliding -o WORK/drawn",
     ],
     "measures": [
         "lab/measure.py phantoms --films 40",

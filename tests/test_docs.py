@@ -95,7 +95,7 @@ def test_columns_of_measurements_are_described() -> None:
 
 def test_reasons_to_review_are_described() -> None:
     outputs = text("docs/outputs.md")
-    reasons = ("ATYPICAL", "NO_KNEE", "DISAGREE", "SIDES_DIFFER", "CUT", "METAL", "NEGATIVE")
+    reasons = ("ATYPICAL", "DISAGREE", "SIDES_DIFFER", "CUT", "METAL", "NEGATIVE")
     reasons += ("GROWTH_PLATES",)
     others = (quality.WRONG_TAG, measure.CROSSING, measure.UNCLEAR, measure.WRONG_SIZE)
     for reason in (*(getattr(quality, name) for name in reasons), *others):

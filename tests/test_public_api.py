@@ -12,7 +12,7 @@ from kneematch import errors
 
 PARAMETERS: list[tuple[Callable[..., Any], list[str]]] = [
     (kneematch.read, ["path"]),
-    (kneematch.Detector.load, ["model", "template", "method", "paper", "device", "batch_size"]),
+    (kneematch.Detector.load, ["model", "template", "method", "device", "batch_size"]),
     (kneematch.Detector.detect, ["self", "films"]),
     (kneematch.Detector.detect_each, ["self", "films"]),
     (kneematch.detect_folder, ["films", "out", "config", "progress"]),

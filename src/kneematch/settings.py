@@ -25,11 +25,11 @@ METHOD: Final = Group.create_ordered("Method")
 OUTPUT: Final = Group.create_ordered("Output")
 PERFORMANCE: Final = Group.create_ordered("Performance")
 
-# Methods of detection; `locator` runs the networks around the knees that the locator finds.
+# Methods of detection. Rows call the networks around located knees `locator`.
 AUTO: Final = "auto"
+SEARCH: Final = "search"
+METHODS: Final = (AUTO, SEARCH)
 LOCATOR: Final = "locator"
-NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
-METHODS: Final = (AUTO, *NEURAL, "search", "grid", "sliding")
 
 
 def check_settings(config: Any) -> None:
@@ -130,12 +130,6 @@ ModelFile = Annotated[
         metavar="FILE",
         help="Model file written by `kneematch train`.",
         show_default="the built-in model",
-    ),
-]
-Paper = Annotated[
-    bool,
-    Parameter(
-        group=METHOD, help="Use the paper's energy and refinement instead of the robust ones."
     ),
 ]
 Seed = Annotated[

@@ -62,7 +62,10 @@ def test_detect_names_a_bad_film_and_goes_on(
     assert run.returncode == 1
     table = Path("out") / "detections.csv"
     next_step = f"Next: open {Path('out') / 'report.html'}, or run: kneematch review out"
-    assert run.stdout == f"{table}: 6 knees in 3 films, 1 failed (failures.csv)\n{next_step}\n"
+    assert (
+        run.stdout
+        == f"{table}: 6 knees in 3 films, 4 to review, 1 failed (failures.csv)\n{next_step}\n"
+    )
     assert run.stderr.startswith(f"kneematch: {TRUNCATED}: ")
     assert run.stderr.count("\n") == 1
     (failure,) = read_table(films / "out" / "failures.csv")

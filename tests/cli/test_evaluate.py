@@ -8,7 +8,7 @@ from kneematch.cli.main import main
 from kneephantoms import SynthConfig, synthesize
 from tables import read_table
 
-OPTIONS = ["--methods", "search,sliding", "--paper", "--device", "cpu", "--workers", "0"]
+OPTIONS = ["--methods", "search,sliding", "--device", "cpu", "--workers", "0"]
 
 
 @pytest.fixture(scope="module")

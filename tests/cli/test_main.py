@@ -136,7 +136,7 @@ def test_main_version_names_what_results_depend_on(capsys: pytest.CaptureFixture
 
 def test_main_completion_knows_commands_and_options() -> None:
     script = app.generate_completion(shell="bash")
-    assert all(word in script for word in ("evaluate", "--crops", "neural+sharpen"))
+    assert all(word in script for word in ("evaluate", "--crops", "search"))
 
 
 def test_info_goes_on_after_a_bad_film(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

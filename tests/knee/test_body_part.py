@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kneematch import DetectConfig, Detection, Detector, detect_folder, read
-from kneematch.errors import SettingsError, TemplateError
+from kneematch.errors import TemplateError
 from kneematch.films.annotation import BOXES, load_annotation, save_annotation
 from kneematch.knee.quality import MAX_MATCH_BACK, NO_MATCH, OUTLIER, POOR, judge_match, run_limit
 from kneematch.web.annotate import (
@@ -105,8 +105,6 @@ def test_detector_follows_turns_that_the_template_allows(tmp_path: Path) -> None
 
 def test_load_refuses_methods_for_knees_and_a_box_that_leaves_the_film(tmp_path: Path) -> None:
     drawn = part_annotation(tmp_path, "one")
-    with pytest.raises(SettingsError, match="`method` search"):
-        Detector.load(template=drawn, method="neural")
     outside = dict.fromkeys(BOXES, (300.0, 10.0, 500.0, 200.0))
     with pytest.raises(TemplateError, match="leaves the film"):
         Detector.load(template=replace(drawn, **outside))  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ def test_detector_works_in_processes_of_a_program_with_many_threads(
 
 
 def test_detector_works_in_threads(films: list[Path]) -> None:
-    knees = Knees(films, Detector.load(method="neural", device="cpu"))
+    knees = Knees(films, Detector.load(device="cpu"))
     alone = [knees[k] for k in range(len(films))]
     with ThreadPoolExecutor(3) as threads:
         found = list(threads.map(knees.__getitem__, [*range(len(films))] * 2))

@@ -24,8 +24,8 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def detector() -> Detector:
-    """The built-in model, without the refinement, which takes time."""
-    return Detector.load(method="neural", device="cpu")
+    """The built-in model."""
+    return Detector.load(device="cpu")
 
 
 @pytest.fixture(scope="session")

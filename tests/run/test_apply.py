@@ -22,7 +22,7 @@ from kneematch.run.pipeline import DetectResult, detect_folder
 from kneephantoms import SynthConfig, synthesize
 from tables import read_table
 
-CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
+CONFIG = DetectConfig(device="cpu", workers=0)
 
 
 def decide(out: Path, side: str, decision: Decision, film: int = 1) -> None:
@@ -56,7 +56,7 @@ def test_apply_review_refuses_a_run_that_has_not_ended_or_is_damaged(tmp_path: P
 
 
 def test_run_config_takes_the_settings_that_it_knows(tmp_path: Path) -> None:
-    config = DetectConfig(template="\udcff.json", export=("coco", "sr"), paper=True)
+    config = DetectConfig(template="\udcff.json", export=("coco", "sr"), method="search")
     other = {"unknown": 1, "export": [*config.export, "pts"]}  # of another version
     with Run(tmp_path, create=True) as run:
         run.store(config=asdict(config) | other)

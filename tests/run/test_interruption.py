@@ -62,7 +62,7 @@ def archive(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(out: str, *options: str, named: str = "films") -> list[str]:
     program = [sys.executable, "-m", "kneematch", "detect", named, "-o", out]
-    return [*program, "--method", "neural", *options]
+    return [*program, *options]
 
 
 def environment(**more: str) -> dict[str, str]:

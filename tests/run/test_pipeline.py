@@ -16,7 +16,6 @@ import pytest
 from PIL import Image
 
 from kneematch.errors import SettingsError
-from kneematch.films.annotation import load_annotation, save_annotation
 from kneematch.films.read import read
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import builtin_model, load_model, save_model
@@ -28,7 +27,7 @@ from kneematch.run.pipeline import DetectResult, detect_folder
 from kneephantoms.files import write_png16
 from tables import read_table
 
-CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
+CONFIG = DetectConfig(device="cpu", workers=0)
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_detect_folder_writes_everything_that_is_requested(
     counts |= {"accepted": 0, "rejected": 0, "corrected": 0}
     assert run["counts"] == counts
     assert result.review == review
-    assert set(run["sha256"]) == {"model"}
+    assert set(run["sha256"]) == {"model", "locator"}
     assert len(json.loads((out / "coco.json").read_text())["images"]) == 3
     assert (out / "report.html").read_text().count("<image ") == 3
 
@@ -168,25 +167,6 @@ def test_detect_folder_exports_films_in_colours_and_tries_again_what_it_could_no
         assert "b.dcm: The header lacks StudyInstanceUID" in result.missing_reasons[0]
     made = {file.name for file in (out / "dicom-objects").iterdir()}
     assert made == {"a-report.dcm", "a-picture.dcm"}
-
-
-def test_detect_folder_warns_of_templates_beside_the_joint(
-    films: Path, out: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    drawn = load_annotation(films / "template.json")
-    x0, y0, x1, y1 = drawn.red  # at an end of the plateau
-    third = (x1 - x0) / 3
-    red, green = (x0, y0, x0 + third, y1), (x1 - third, y0, x1, y1)
-    beside = replace(drawn, fine=drawn.red, coarse=drawn.fine, red=red, green=green, landmarks={})
-    template = out.with_suffix(".json")
-    for annotation, method in ((drawn, "locator"), (beside, "neural+sharpen")):
-        assert caplog.text == ""
-        save_annotation(annotation, template)
-        config = DetectConfig(template=str(template), device="cpu", workers=0, force=True)
-        detect_folder(films / "phantom-00001.dcm", out, config)
-        assert {row["method"] for row in read_table(out / "detections.csv")} == {method}
-    assert "cannot be found by the method locator" in caplog.text
-    assert "The method neural+sharpen is used instead" in caplog.text
 
 
 def test_detect_folder_does_the_new_films_of_an_archive_only(
@@ -327,7 +307,7 @@ def test_detect_folder_refuses_to_continue_with_other_settings(
     copy.write_text(Path(template).read_text().replace("\n", "\n\n"))
     model = load_model(builtin_model())
     save_model(other, replace(model, settings={"note": "another file"}))
-    changed: dict[str, Any] = {"template": str(copy), "paper": True, "method": "neural"}
+    changed: dict[str, Any] = {"template": str(copy), "method": "auto"}
     for name, value in (changed | {"model": str(other), "left_is": "R"}).items():
         with pytest.raises(SettingsError, match=f"another {name}|{name} was \\S+ and is"):
             detect_folder(named, out, replace(config, **{name: value}))

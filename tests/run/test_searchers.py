@@ -26,7 +26,7 @@ from kneematch.run.searchers import SharedDetector, shared_searchers
 from kneematch.run.visit import Visit
 from kneematch.run.workers import map_visits
 
-CONFIG = DetectConfig(method="locator", device="cpu")  # searchers do not know of GPUs
+CONFIG = DetectConfig(device="cpu")  # searchers do not know of GPUs
 
 
 def rows(visit: Visit, films: list[FilmRecord]) -> list[str]:

@@ -16,7 +16,7 @@ from kneematch.run.film_record import FilmRecord
 from kneematch.run.visit import Visit
 from kneematch.run.workers import Films, chunks, map_visits, visit_in_worker
 
-CONFIG = DetectConfig(method="neural", device="cpu")
+CONFIG = DetectConfig(device="cpu")
 FILMS = [FilmRecord(k, f"{k}.dcm", f"film-{k}") for k in range(80)]
 
 

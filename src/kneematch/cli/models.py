@@ -76,9 +76,9 @@ def evaluate(
 ) -> int | None:
     """Compare methods on films: their losses and, with labels, their accuracy.
 
-    evaluation.md has all tables, which are also written as CSV. Each method's run, with
-    the files of `kneematch detect`, is in runs/METHOD. The film of --template is left out. What was
-    interrupted is continued.
+    evaluation.md has all tables, which are also written as CSV. runs/METHOD has the files of
+    `kneematch detect`, or detections.csv of one of the paper's methods. The film of --template is
+    left out. What was interrupted is continued, but for the paper's methods.
     """
     from kneematch.evaluation import run
 

@@ -17,7 +17,6 @@ from kneematch.settings import (
     Device,
     Force,
     ModelFile,
-    Paper,
     Workers,
     check_settings,
     split_names,
@@ -25,9 +24,15 @@ from kneematch.settings import (
 
 RUNS: Final = "runs"  # folder of the methods' own runs
 GRID: Final = "grid"  # a method that --grid runs on few films
-METHODS: Final = tuple(name for name in settings.METHODS if name not in (AUTO, GRID))
+METHODS: Final = (*settings.METHODS, "sliding", "neural", "neural+sharpen")
 Methods = Annotated[
-    tuple[str, ...], Parameter(group=METHOD, converter=split_names, metavar="NAMES")
+    tuple[str, ...],
+    Parameter(
+        group=METHOD,
+        converter=split_names,
+        metavar="NAMES",
+        show_default="auto and, with --template, search",
+    ),
 ]
 
 
@@ -41,11 +46,11 @@ class EvaluateConfig:
     model: ModelFile = None
     template: Annotated[str | None, Parameter(group=METHOD, metavar="FILE")] = None
     """Annotation written by `kneematch annotate`, to find its boxes instead of the model's own."""
-    methods: Methods = METHODS
-    """Methods to run, separated by commas."""
+    methods: Methods = ()
+    """Methods to run, separated by commas: auto and search, as detect has them, and the paper's on
+    the halves of films, sliding, neural and neural+sharpen."""
     grid: Annotated[int, Parameter(group=METHOD, metavar="N", validator=Number(gte=0))] = 0
-    """Number of films to also run the (slow) grid search on."""
-    paper: Paper = False
+    """Number of films to also run the paper's (slow) grid search on."""
     force: Force = False
     device: Device = "auto"
     workers: Workers = None
@@ -56,5 +61,8 @@ class EvaluateConfig:
         check_settings(self)
         if GRID in self.methods:
             raise SettingsError("The grid search is slow: run it on a few films with --grid N.")
-        if not self.methods or sorted({*METHODS} & {*self.methods}) != sorted(self.methods):
+        if not self.methods:
+            usual = settings.METHODS if self.template else (AUTO,)
+            object.__setattr__(self, "methods", usual)
+        if sorted({*METHODS} & {*self.methods}) != sorted(self.methods):
             raise SettingsError(f"--methods must be some of {', '.join(METHODS)}, each once.")

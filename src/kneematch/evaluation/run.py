@@ -16,6 +16,7 @@ from kneematch import __version__
 from kneematch.devices import resolve_device
 from kneematch.errors import FilmError, SettingsError, TemplateError
 from kneematch.evaluation import GRID, RUNS, EvaluateConfig
+from kneematch.evaluation.halves import HalvesDetector
 from kneematch.evaluation.labels import load_labels
 from kneematch.evaluation.scores import (
     MethodRun,
@@ -28,8 +29,8 @@ from kneematch.evaluation.scores import (
 from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.csv_text import csv_line
 from kneematch.films.discovery import find_films
-from kneematch.films.files import make_out_folder, refuse_existing, write_file
-from kneematch.films.read import read_isolated
+from kneematch.films.files import DETECTIONS, make_out_folder, refuse_existing, write_file
+from kneematch.films.read import read_isolated, to_film_error
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
 from kneematch.paper.energy import one_sided_loss
@@ -38,13 +39,15 @@ from kneematch.paper.template import Template
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run, absolute_path
+from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.run_file import device_name
+from kneematch.run.outputs.tables import detection_columns, detection_rows, open_table
 from kneematch.run.pipeline import detect_folder
 from kneematch.sampling import View, sample
-from kneematch.settings import as_path, check_type
+from kneematch.settings import METHODS, as_path, check_type
 
 # Settings that a method's run takes over.
-SHARED: Final = "model", "template", "paper", "force", "device", "batch_size", "workers"
+SHARED: Final = "model", "template", "force", "device", "batch_size", "workers"
 PAGE: Final = "evaluation.md"
 TABLES: Final = ("losses", "accuracy")
 
@@ -85,12 +88,12 @@ def evaluate(
 ) -> EvaluateResult:
     """Compare methods on films: loss and, with labels, accuracy.
 
-    An evaluation that is in the folder already is continued.
+    An evaluation that is in the folder already is continued; the paper's methods begin again.
 
     Args:
         films: files, folders, patterns, lists (`@list.txt`), or several of these.
-        out: folder to write evaluation.md and tables to; each method's run, with
-            the files of `kneematch detect`, is in out/runs/METHOD.
+        out: folder to write evaluation.md and tables to; out/runs/METHOD has each method's run
+            with the files of `kneematch detect`, or detections.csv of one of the paper's.
         config: which methods, labels, device and so on.
         progress: opened for every method.
 
@@ -108,18 +111,20 @@ def evaluate(
     counts = dict.fromkeys(config.methods, len(paths))
     if config.grid:  # which is slow
         counts[GRID] = min(config.grid, len(paths))
-    settings = {method: detect_config(config, method) for method in counts}
-    detectors = [each.load_detector(config.template) for each in settings.values()]
+    detectors = {method: _load_detector(config, method, device) for method in counts}
     if labels is not None:  # refuse what cannot be compared before hours of work
         labels.match(paths)
-        for detector in detectors:
+        for detector in detectors.values():
             require_margins(detector.template.landmarks)
     runs = []
     for method, count in counts.items():
         logger.info("%s, %d films", method, count)
-        folder = out / RUNS / method
-        detect_folder(paths[:count], folder, settings[method], progress=progress)
-        runs.append(read_run(folder, method, paths[:count]))
+        folder, detector = out / RUNS / method, detectors[method]
+        if isinstance(detector, HalvesDetector):
+            runs.append(_run_on_halves(detector, paths[:count], folder, progress))
+        else:
+            detect_folder(paths[:count], folder, detect_config(config, method), progress=progress)
+            runs.append(read_run(folder, method, paths[:count]))
     for name in (PAGE, *(f"{table}.csv" for table in TABLES)):  # of an earlier evaluation
         (out / name).unlink(missing_ok=True)
     runs = measure_losses(runs, load_loss_template(config), progress)
@@ -130,6 +135,36 @@ def evaluate(
     result = EvaluateResult(out, tuple(runs), tuple(tables), note)
     write_report(result, f"{len(paths)} films", device)
     return result
+
+
+def _load_detector(
+    config: EvaluateConfig, method: str, device: str = "cpu"
+) -> Detector | HalvesDetector:
+    """Load what finds the template by a method of `detect`, or by one of the paper's."""
+    if method in METHODS:
+        return detect_config(config, method).load_detector(config.template)
+    return HalvesDetector.load(method, model=config.model, template=config.template, device=device)
+
+
+def _run_on_halves(
+    detector: HalvesDetector, films: Sequence[str], folder: Path, progress: Progress
+) -> MethodRun:
+    """Return what one of the paper's methods finds on films, and write its table to a folder."""
+    found, failed = dict[str, tuple[Detection, ...]](), dict[str, str]()
+    with progress(detector.method, len(films)) as advance:
+        for film in films:
+            try:
+                found[film] = detector.detect(read_isolated(film))
+            except Exception as error:  # noqa: BLE001 - one film must not stop the others
+                failed[film] = to_film_error(film, error).message
+            advance("")
+    make_out_folder(folder)
+    columns = detection_columns({"": [*detector.template.landmarks]})
+    with open_table(folder / DETECTIONS, columns) as add:
+        for film, knees in found.items():
+            for row in detection_rows(FilmRecord(0, film, ""), knees):
+                add(row)
+    return MethodRun(detector.method, found, failed)
 
 
 def detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
@@ -166,9 +201,7 @@ def _without_template(films: Sequence[str], template: str | None) -> tuple[list[
 def load_loss_template(config: EvaluateConfig) -> Template | None:
     """Return the template as it is found in half images; None if it does not lie in one."""
     try:
-        return Detector.load(
-            config.model, template=config.template, method="search", paper=True, device="cpu"
-        ).template
+        return _load_detector(config, "sliding").template
     except TemplateError as error:
         logger.warning("Losses are left out, since half images do not show the template: %s", error)
         return None

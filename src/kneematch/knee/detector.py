@@ -1,19 +1,18 @@
 """Detector: from a radiograph to the knee joint areas, in the film's own pixels.
 
 Every film takes the same way, in Python and on the command line: read, `prepare` (an image around
-each knee that is located, or the paper's two halves), solve (networks or a search),
+each knee that is located, or the whole film for other parts), solve (networks or a search),
 `measure_quality`, `Detection`.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from kneematch.knee.body_part import (
     place_landmarks,
 )
 from kneematch.knee.detection import Detection, map_landmarks
-from kneematch.knee.knee_images import SIDE_MARGIN, Preparation, PreparedFilm, prepare
+from kneematch.knee.knee_images import Preparation, PreparedFilm, prepare
 from kneematch.knee.quality import (
     NO_PARTNER,
     Quality,
@@ -51,19 +50,15 @@ from kneematch.models.two_stage import (
     network_solver,
     transfer_template,
 )
-from kneematch.paper.algorithm2 import enlarged_size
-from kneematch.paper.energy import MakeProblem, Refiner, Solver, paper_problem
-from kneematch.paper.grid_search import grid_search
+from kneematch.paper.energy import Solver
 from kneematch.paper.pose import pose_matrix
-from kneematch.paper.sharpening import sharpen
-from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import HALF_SIZE, LEFT, RIGHT, SIDES
 from kneematch.paper.template import Template
 from kneematch.sampling import compose
 from kneematch.search.exhaustive_search import exhaustive_search
-from kneematch.search.gauss_newton import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
+from kneematch.search.gauss_newton import QUICK_LEVELS, refine_anchored
 from kneematch.search.robust_energy import resize_template, robust_problem
-from kneematch.settings import AUTO, LOCATOR, METHODS, NEURAL, check_type
+from kneematch.settings import AUTO, LOCATOR, METHODS, SEARCH, check_type
 
 Areas = tuple[Detection, ...]
 Found = TypeVar("Found")
@@ -74,15 +69,6 @@ MOST_WHOLE: Final = 4  # films that are searched together after their copies
 LEAST_PX: Final = 120  # width of an area in a smaller copy of its film, which the networks see
 FEWEST_ON_GPU: Final = 4  # films; the CPU prepares fewer in less time than a GPU needs to begin
 REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # size of a template in views over that in halves
-SEARCHES: Final[dict[str, Solver]] = {
-    "search": exhaustive_search,
-    "grid": grid_search,
-    "sliding": sliding_window,
-}
-# Weight of leaving the networks' pose where they find the template that they were trained for.
-# Chosen with the networks of version 0.1: with PRIOR_WEIGHT the margins' median error was 1.25
-# instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
-OWN_PRIOR_WEIGHT: Final = 400.0
 NO_AREA: Final = "no area like the template found"
 
 
@@ -102,7 +88,6 @@ class Detector:
     template: Template = field(repr=False)
     solver: Solver = field(repr=False)
     method: str  # its name in the results
-    make_problem: MakeProblem = robust_problem  # says which energy is minimised
     device: str = "cpu"
     batch_size: int = 1  # films that are prepared and searched together; 1 on a CPU
     check: ConsistencyCheck | None = field(default=None, repr=False)  # with the networks
@@ -124,7 +109,6 @@ class Detector:
         *,
         template: TemplateFile | None = None,
         method: str = AUTO,
-        paper: bool = False,
         device: str | torch.device = AUTO,
         batch_size: int | None = None,
         left_is: str | None = None,
@@ -136,11 +120,9 @@ class Detector:
             model: file written by `kneematch train`. Default: the built-in model.
             template: annotation, or path of a template.json, whose fine box is found instead of
                 the model's own template.
-            method: auto, locator, neural+sharpen, neural, search, grid or sliding. "auto" is
-                locator (neural+sharpen with the paper's energy). For a template without the middle
-                of the plateau in its fine box it is neural+sharpen, or search if the networks see
-                no knee there; the detector's `method` says which.
-            paper: minimise the paper's energy instead of the robust one.
+            method: auto or search. Both look around the knees that the locator finds: "auto" by
+                networks, "search" exhaustively. Other parts of the body are searched for on the
+                whole film.
             device: auto, cpu, cuda or cuda:N, or a torch.device.
             batch_size: films that are searched together. Default: 16. On a CPU it is 1.
             left_is: "R" or "L", the patient's side at the left of all pictures; it overrides
@@ -151,7 +133,7 @@ class Detector:
             SettingsError: an argument, or the model, cannot be used.
             TemplateError: the annotation cannot serve as a template.
         """
-        given = {"method": method, "paper": paper, "device": str(device), "batch_size": batch_size}
+        given = {"method": method, "device": str(device), "batch_size": batch_size}
         given |= {"left_is": left_is, "cropped": cropped}
         given |= {"model": _absolute(model), "template": _absolute(template)}
         path = str | os.PathLike[str] | None
@@ -160,33 +142,34 @@ class Detector:
         check_type("batch_size", batch_size, int | None)
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"A batch has at least 1 film, not {batch_size}.")
+        if method not in METHODS:
+            raise SettingsError(f"There is no method {method!r}. Choose {' or '.join(METHODS)}.")
         device = resolve_device(device)
+        part: BodyPart | None = None
+        solver: Solver = exhaustive_search
+        check: ConsistencyCheck | None = None
         if template is not None and annotation_of(template).find != KNEES:
-            chosen = _choose_part(method, template, model, paper=paper)
+            wanted, _, _, part = read_template(template)
+            if model is not None and part is not None:
+                part = replace(part, landmarks=load_landmarks(model, part.landmarks))
         else:
-            loaded = None
-            if needs_model(template is not None, method, paper=paper):
-                loaded = load_model(model or builtin_model())
-            chosen = choose_method(method, template, loaded, paper=paper, device=device)
-        locate = chosen.name == LOCATOR
+            loaded = load_model(model or builtin_model())
+            wanted, solver, check = _choose_method(method, template, loaded, device)
         return cls(
-            chosen.template.to(torch.empty(0, device=device)),
-            chosen.solver,
-            chosen.name,
-            make_problem=paper_problem if paper else robust_problem,
+            wanted.to(torch.empty(0, device=device)),
+            solver,
+            LOCATOR if method == AUTO and part is None else SEARCH,
             device=device,
             batch_size=1 if device == "cpu" else batch_size or GPU_BATCH,
-            check=chosen.check,
+            check=check,
             preparation=Preparation(
-                locate,
-                side_margin=0.0 if paper else SIDE_MARGIN,
                 left_is=left_is,
                 cropped=cropped,
-                device=device if locate else "cpu",
+                device=device if part is None else "cpu",
                 precise=device != "cpu",
-                whole=None if chosen.part is None else chosen.part.whole,
+                whole=None if part is None else part.whole,
             ),
-            part=chosen.part,
+            part=part,
             _arguments=given,
         )
 
@@ -248,7 +231,7 @@ class Detector:
 
     def detect_radiographs(self, films: Sequence[Radiograph]) -> list[Areas | Exception]:
         """Return the knees of a few films; an error of a film takes the place of its knees."""
-        return search_copies(self.search, films) if self.preparation.locate else self.search(films)
+        return search_copies(self.search, films) if self.part is None else self.search(films)
 
     def search(
         self, films: Sequence[Radiograph], *, fewest_on_gpu: int = FEWEST_ON_GPU
@@ -303,9 +286,9 @@ class Detector:
         """Find the knees of films that have as many sides each."""
         images = torch.stack([film.images.pixels.to(self.device) for film in films])  # (N, S, H, W)
         with full_precision():
-            problem = self.make_problem(images, self.template)
+            problem = robust_problem(images, self.template)
             theta = self.solver(problem).double()  # (N, S, 4)
-            quality = measure_quality(problem, theta, self.check, neural=self.method in NEURAL)
+            quality = measure_quality(problem, theta, self.check, neural=self.method == LOCATOR)
         matrices = pose_matrix(theta, self.template.aspect, problem.image_aspect).cpu()
         to_film = compose(torch.stack([film.images.to_film for film in films]), matrices).numpy()
         return [*map(self._detections, films, to_film, quality)]
@@ -315,12 +298,12 @@ class Detector:
         turns = len(part.whole.turns)
         images = film.images.pixels.reshape(turns, -1, *film.images.size)  # (T, S, H, W)
         to_film = film.images.to_film.reshape(turns, -1, 3, 3)
-        problem = self.make_problem(images, self.template.to(images))
+        problem = robust_problem(images, self.template.to(images))
         found: list[Detection] = []
         for turn, sides, theta in find_areas(problem, part):
             chosen = slice(turn, turn + 1), sides
             there = problem.rearrange(itemgetter(chosen))
-            quality = measure_quality(there, theta[None].double(), None, neural=False, part=True)[0]
+            quality = measure_quality(there, theta[None].double(), None, neural=False)[0]
             matrices = pose_matrix(theta.double(), self.template.aspect, problem.image_aspect)
             areas = replace(film, knees=tuple(film.knees[side] for side in sides))
             found += self._detections(
@@ -361,8 +344,7 @@ class Detector:
                 needs_review=needs_review,
                 reasons=reasons,
             )
-            share = quality.expected_error()
-            error_px = None if share is None else detection.width_px * share
+            error_px = None if self.part else detection.width_px * quality.expected_error()
             found.append(replace(detection, expected_error_px=error_px))
         return tuple(found)
 
@@ -463,79 +445,25 @@ def _film_error(film: Film, error: Exception) -> FilmError:
     return type(error)(error.message)  # the traceback of the other holds the pixels
 
 
-class Method(NamedTuple):
-    """A method and the template that it finds."""
-
-    name: str
-    template: Template
-    solver: Solver
-    check: ConsistencyCheck | None
-    part: BodyPart | None = None
-
-
-def needs_model(has_template: bool, method: str, *, paper: bool) -> bool:
-    """Return whether detections depend on a model: its template, its networks or its check."""
-    return not has_template or method in (AUTO, *NEURAL) or not paper
-
-
-def choose_method(
-    name: str, template: TemplateFile | None, model: Model | None, *, paper: bool, device: str
-) -> Method:
-    """Return a method; "auto" takes the first one that can find the template."""
-    if name not in METHODS:
-        raise SettingsError(f"There is no method {name!r}. Choose one of {', '.join(METHODS)}.")
-    if name == AUTO and not paper:
-        for first in (LOCATOR, "neural+sharpen"):
-            with suppress(TemplateError):
-                return choose_method(first, template, model, paper=False, device=device)
-    if name == AUTO:
-        name = "neural+sharpen" if paper else "search"
-    located, neural = name == LOCATOR, name in NEURAL
-    drawn = None if template is None else read_template(template, located=located)
-    if model is None:
-        if neural or drawn is None:
-            raise SettingsError(f"The method {name} needs a model here.")
-        return Method(name, drawn.template, SEARCHES[name], None)
-    networks, check = model.networks(device, located=located, float32=paper and neural), None
-    # A search does without a check where the networks see no knee in the template's film.
-    with nullcontext() if neural else suppress(TemplateError):
-        if drawn is not None:
+def _choose_method(
+    name: str, template: TemplateFile | None, model: Model, device: str
+) -> tuple[Template, Solver, ConsistencyCheck | None]:
+    """Return a template of knees, by default the model's own, what finds and what checks it."""
+    networks = model.networks(device, located=True)
+    # The networks' own template is not refined: with earlier networks, the mean IoU was 0.967
+    # on the labelled films and 0.982 on 40 phantoms, refined or not.
+    wanted, refine = template_for_views(model.fine_template), None
+    if template is not None:
+        drawn = read_template(template)
+        wanted, refine = drawn.template, partial(refine_anchored, levels=QUICK_LEVELS)
+        try:
             networks = transfer_template(networks, drawn.image.to(device), drawn.theta)
-        check = partial(check_consistency, networks, model.width_ratio)
-    if neural:
-        refine = _refiner(name, paper=paper, drawn=drawn is not None)
-        size = enlarged_size(model.coarse_template) if paper and not located else None
-        solver = network_solver(networks, refine, size)
-    else:
-        solver = SEARCHES[name]
-    own = template_for_views(model.fine_template) if located else model.fine_template
-    return Method(name, own if drawn is None else drawn.template, solver, check)
-
-
-def _choose_part(
-    name: str, template: TemplateFile, model: str | os.PathLike[str] | None, *, paper: bool
-) -> Method:
-    """Return the search for another part than knees, perhaps with landmarks of `train`."""
-    if paper or name not in (AUTO, "search"):
-        raise SettingsError("Parts other than knees are found with --method search only.")
-    drawn = read_template(template, located=False)
-    part = drawn.part
-    if model is not None and part is not None:
-        part = replace(part, landmarks=load_landmarks(model, part.landmarks))
-    return Method("search", drawn.template, exhaustive_search, None, part)
-
-
-def _refiner(name: str, *, paper: bool, drawn: bool) -> Refiner | None:
-    """Return the refinement of what networks found; None where it gains nothing."""
-    # In views of located knees their own template is not refined: with earlier networks, the
-    # mean IoU was 0.967 on the labelled films and 0.982 on 40 phantoms, refined or not.
-    if name == "neural" or (name == LOCATOR and not drawn and not paper):
-        return None
-    if paper:
-        return sharpen
-    # The networks are more accurate for their own template than for a drawn one.
-    prior_weight = PRIOR_WEIGHT if drawn else OWN_PRIOR_WEIGHT
-    return partial(refine_anchored, levels=QUICK_LEVELS, prior_weight=prior_weight)
+        except TemplateError:
+            if name == AUTO:
+                raise
+            return wanted, exhaustive_search, None
+    solver = network_solver(networks, refine) if name == AUTO else exhaustive_search
+    return wanted, solver, partial(check_consistency, networks, model.width_ratio)
 
 
 def template_for_views(template: Template) -> Template:

@@ -27,7 +27,7 @@ from kneematch.models.locator import (
     turn_upright,
 )
 from kneematch.models.markers import Marker, read_markers
-from kneematch.paper.split import HALF_ASPECT, single, split
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.sampling import (
     View,
     axes_to_film,
@@ -38,7 +38,7 @@ from kneematch.sampling import (
     transform,
 )
 
-SIDE_MARGIN: Final = 0.08  # share of a film's width by which the robust search continues it
+SIDE_MARGIN: Final = 0.08  # share of a film's width by which whole films are continued
 WHOLE_PIXELS: Final = 400_000  # in an image of a whole film, as in half images
 SMALLEST_FILM: Final = 32  # pixels a side
 MIDDLE: Final = 0.15  # share of the width; a single marker so near to the middle tells no side
@@ -56,11 +56,9 @@ class WholeFilm:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How a film is cut into images of single knees."""
+    """How a film is cut into images of the knees that the locator finds."""
 
-    locate: bool = True  # around the knees that the locator finds; or in halves, by its symmetry
     single: bool = False  # a film surely shows one knee: return the likeliest place
-    side_margin: float = SIDE_MARGIN  # how far halves go past the film, as a share of its width
     left_is: str | None = None  # the patient's side at the picture's left, stated by the user
     cropped: bool = False  # pictures were cut out around the joint
     device: str = "cpu"  # where knees are located and cut out
@@ -88,7 +86,7 @@ class PreparedKnee:
 
     mirrored: bool  # its lateral side points to the picture's left
     laterality: Laterality
-    location: KneeLocation | None = None  # where the locator saw it; None where it was not used
+    location: KneeLocation | None = None  # where the locator saw it; None for other parts
     findings: Findings = NOTHING  # looked for around located knees only
 
     @property
@@ -117,26 +115,11 @@ def prepare(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm 
     """
     if how.whole is not None:
         return [_prepare_whole(film, how.whole) for film in films]
-    if not how.locate:
-        return [_prepare_halves(film, how) for film in films]
     if how.device != "cpu":
         with suppress(torch.OutOfMemoryError):
             return _prepare_located(films, how)
         torch.cuda.empty_cache()
     return _prepare_located(films, replace(how, device="cpu"))
-
-
-def _prepare_halves(film: Radiograph, how: Preparation) -> PreparedFilm:
-    pixels, margin = film_tensor(film), how.side_margin
-    (markers,) = read_markers([pixels])
-    if film.laterality in LATERALITIES:  # the header says that the film shows one knee
-        mirrored = [usual_mirroring(film, how.left_is)]
-        halves = single(pixels, mirrored=mirrored[0], side_margin=margin)
-    else:
-        mirrored = [True, False]
-        halves = split(pixels, side_margin=margin)
-    sides = resolve_laterality(film, mirrored, how.left_is, markers)
-    return _prepared(film, halves, map(PreparedKnee, mirrored, sides))
 
 
 def _prepare_whole(film: Radiograph, how: WholeFilm) -> PreparedFilm:

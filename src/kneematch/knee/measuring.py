@@ -26,7 +26,6 @@ from kneematch.knee.metal import see_findings
 from kneematch.knee.quality import (
     CUT,
     METAL,
-    NO_KNEE,
     cut_by_edge,
     exposed_field,
     is_spacing_plausible,
@@ -47,7 +46,7 @@ from kneematch.models.outlines import (
 from kneematch.sampling import axes_to_film, transform
 
 POINTS: Final = 101  # points of a border, a hundredth of the plateau's width apart
-OBSTACLES: Final = (NO_KNEE, CUT, METAL)  # reasons to review that forbid to measure
+OBSTACLES: Final = (CUT, METAL)  # reasons to review that forbid to measure
 PLATEAU_SHARE: Final = 0.75  # plateau over area, where the template has no margins as landmarks
 # The sides of the bones are known beyond these distances from the plateau, in plateau widths.
 FEMUR_STARTS: Final = -0.16

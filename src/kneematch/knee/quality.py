@@ -21,25 +21,22 @@ if TYPE_CHECKING:
     from kneematch.knee.knee_images import PreparedFilm, PreparedKnee
     from kneematch.models.locator import KneeLocation
 
-# Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
-# lab/accuracy.py counts the areas that they flag.
-MAX_LOSS: Final = 0.3
-MAX_MISMATCH: Final = 0.5  # by the robust energy, with local contrast; of every part
-# Other parts of the body. Right areas of heads, feet and chests match back within 0.006 to 0.04 of
+# Other parts of the body: limits of the mismatch by the robust energy, with local contrast, and of
+# how far parts match back. Right areas of heads, feet and chests match back within 0.006 to 0.04 of
 # the area's size, and areas in wrong places, by chance, within 0.04 to 0.08.
+MAX_MISMATCH: Final = 0.5
 MAX_MATCH_BACK: Final = 0.04
 LEAST_MATCH_BACK: Final = 0.02  # a run in which all areas match well flags none below
 FEWEST_AREAS: Final = 10  # areas that the statistics of a run need
 WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
 CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
-# Distance from where the network sees the knee, in widths of its template. A search finds its own
-# template and may differ a little more.
+# Distance from where the network sees the knee, in widths of its template.
 MAX_NETWORK_DISTANCE: Final = 0.05
-MAX_SEARCH_DISTANCE: Final = 0.08
 # Where the locator saw a frontal knee, an unusual one is believed, but the worse it matches, the
 # more closely must the network agree: by mismatch, the largest distance. Chosen on the real films
 # that lab/accuracy.py reads, and on areas looked for in wrong places on the same films.
 MAX_LOCATED_DISTANCE: Final = ((0.55, 0.7), (0.05, 0.025))
+SEARCH_SLACK: Final = 1.6  # a search may differ so many times as much from what the network sees
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
 CERTAIN_SCORE: Final = 0.5  # the locator is certain from this score on
 LEAST_AGAIN: Final = 0.25  # score of a knee in a closer look
@@ -72,7 +69,6 @@ COMMON_MISMATCH: Final = 0.6
 ERROR_PER_DISTANCE: Final = 3.0
 
 ATYPICAL: Final = "atypical or poorly visible knee"
-NO_KNEE: Final = "no frontal knee"
 DISAGREE: Final = "search and network disagree"
 POOR: Final = "the area matches the template poorly"
 NO_MATCH: Final = "parts of the area do not match the template"
@@ -101,12 +97,11 @@ class Quality:
     mismatch: float  # one-sided loss of the energy that was minimised
     network_distance: float | None  # 0 where the check was skipped; None without a check
     neural: bool  # the pose comes from networks
-    part: bool = False  # the area is of another part of the body than the knee
 
     def is_knee(self, knee: "PreparedKnee") -> bool:
         """Return whether what the locator saw is a frontal knee at all, on closer inspection."""
         location = knee.location
-        if location is None:
+        if location is None:  # another part, which the locator does not know
             return True
         if location.distinct or location.score >= CERTAIN_SCORE:
             return self.mismatch <= WORST_LOCATED_MISMATCH
@@ -115,25 +110,18 @@ class Quality:
 
     def doubts(self, knee: "PreparedKnee") -> list[str]:
         """Return the reasons to review an area that lie in itself."""
-        if self.part:
-            return _true({POOR: not self.mismatch <= MAX_MISMATCH})
         location = knee.location
-        limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
         if location is None:
-            strange = not self.mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
-            strange |= self.loss > MAX_LOSS
-            absent = not self.mismatch <= WORST_MISMATCH
-        else:
-            again = location.seen_again
-            unsure = not location.distinct and max(location.score, again) < CERTAIN_SCORE
-            strange = unsure or again < LEAST_AGAIN
-            absent = not self.mismatch <= WORST_LOCATED_MISMATCH
-            limit = float(np.interp(self.mismatch, *MAX_LOCATED_DISTANCE))
+            return _true({POOR: not self.mismatch <= MAX_MISMATCH})  # NaN counts as a mismatch
+        again = location.seen_again
+        unsure = not location.distinct and max(location.score, again) < CERTAIN_SCORE
+        strange = unsure or again < LEAST_AGAIN or not self.mismatch <= WORST_LOCATED_MISMATCH
+        limit = float(np.interp(self.mismatch, *MAX_LOCATED_DISTANCE))
+        limit *= 1 if self.neural else SEARCH_SLACK
         far = self.network_distance is not None and self.network_distance > limit
         return _true(
             {
-                NO_KNEE: absent,
-                ATYPICAL: not absent and (strange or (far and self.neural)),
+                ATYPICAL: strange or (far and self.neural),
                 DISAGREE: far and not self.neural,
             }
         )
@@ -152,7 +140,7 @@ class Quality:
             location.width, film.mm_per_px, ADULT_MM
         )
         reasons = self.doubts(knee)
-        differ = AREAS_DIFFER if self.part else SIDES_DIFFER
+        differ = AREAS_DIFFER if location is None else SIDES_DIFFER
         reasons += _true({differ: uneven, CUT: is_cut})
         seen = knee.findings
         reasons += _true({METAL: seen.metal, GROWTH_PLATES: seen.growth_plates})
@@ -172,13 +160,8 @@ class Quality:
         )
         return bool(reasons or more), (*reasons, *_true(notes), *more)
 
-    def expected_error(self) -> float | None:
-        """Return a margin error that 9 of 10 such areas stay below, in widths of the area.
-
-        It is known of knees only.
-        """
-        if self.part:
-            return None
+    def expected_error(self) -> float:
+        """Return a margin error that 9 of 10 such areas of knees stay below, in their widths."""
         mismatch, least = self.mismatch, 0.0
         if self.network_distance is not None:
             mismatch = np.minimum(mismatch, COMMON_MISMATCH)
@@ -197,12 +180,8 @@ def measure_quality(
     check: ConsistencyCheck | None,
     *,
     neural: bool,
-    part: bool = False,
 ) -> list[list[Quality]]:
-    """Measure the areas at poses theta (N, S, 4), which networks found if `neural`.
-
-    `part`: they are of another part of the body than the knee.
-    """
+    """Measure the areas at poses theta (N, S, 4), which networks found if `neural`."""
     match = paper_problem(problem.images, problem.template).match(theta)
     mismatch = problem.losses(theta.to(problem.images))
     distance = torch.zeros_like(mismatch)
@@ -217,7 +196,7 @@ def measure_quality(
     columns = copy_back(energy, match.loss, match.negative, mismatch, distance)
     return [
         [
-            Quality(f, loss, negative, worse, None if check is None else away, neural, part)
+            Quality(f, loss, negative, worse, None if check is None else away, neural)
             for f, loss, negative, worse, away in zip(*film, strict=True)
         ]
         for film in zip(*(column.tolist() for column in columns), strict=True)

@@ -38,10 +38,10 @@ class DrawnTemplate(NamedTuple):
     part: BodyPart | None = None  # what is looked for on whole films, instead of knees
 
 
-def read_template(template: TemplateFile, *, located: bool) -> DrawnTemplate:
+def read_template(template: TemplateFile) -> DrawnTemplate:
     """Cut the fine box of an annotation, or of a template.json, out of its film.
 
-    `located` cuts it out of the view around the located knee instead of the film's half.
+    It is cut out of the view around the located knee, or of the whole film for other parts.
 
     Raises:
         TemplateError: the box cannot serve as a template, or has no located knee in it.
@@ -54,17 +54,14 @@ def read_template(template: TemplateFile, *, located: bool) -> DrawnTemplate:
         view = whole_view(film, drawn)
         cut, theta = cut_from_view(view, drawn)
         return DrawnTemplate(cut, view.pixels, theta, body_part(film, drawn, float(theta[0])))
-    if located:
-        pixels = film_tensor(film)
-        knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
-        if knee is None or knee.mirrored != drawn.mirrored:
-            raise TemplateError(
-                f"{drawn.film}: The network sees no tibial plateau whose middle lies in the fine "
-                "box. Draw the box around it, or use detect --method search."
-            )
-        view = view_of_knee(pixels, knee)
-    else:
-        view = annotated_half(film, drawn)
+    pixels = film_tensor(film)
+    knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
+    if knee is None or knee.mirrored != drawn.mirrored:
+        raise TemplateError(
+            f"{drawn.film}: The network sees no tibial plateau whose middle lies in the fine box. "
+            "Draw the box around it, or look for it as another part of the body."
+        )
+    view = view_of_knee(pixels, knee)
     cut, theta = cut_from_view(view, drawn)
     return DrawnTemplate(cut, view.pixels, theta)
 
@@ -145,8 +142,7 @@ def _check_pose(view: View, annotation: Annotation, name: str) -> None:
     elif abs(rotation) > MAX_ROTATION:
         problem = (
             f"The knee is rotated by {math.degrees(abs(rotation)):.0f} degrees, but at most "
-            f"{math.degrees(MAX_ROTATION):.0f} are possible. Annotate another film, or use "
-            "detect --method search."
+            f"{math.degrees(MAX_ROTATION):.0f} are possible. Annotate another film."
         )
     if problem:
         raise TemplateError(f"{annotation.film}: {problem}")

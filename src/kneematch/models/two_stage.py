@@ -180,8 +180,8 @@ def transfer_template(networks: TwoStageNetworks, half: Tensor, theta: Tensor) -
     spread = own[:, 1:3].std(0).max() / (2 * own[:, 0].mean())
     if not spread < LARGEST_SPREAD:
         raise TemplateError(
-            "The network sees no frontal knee in the annotated half of the film. Annotate another "
-            "film, or use detect --method search."
+            "The network sees no frontal knee where one was annotated. Annotate another film, or "
+            "use detect --method search."
         )
     offset = relative_pose(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
     return replace(networks, offset=offset.to(half))

@@ -21,7 +21,7 @@ from kneematch.run.pipeline import DetectResult, finish_run, save_visits
 from kneematch.run.sqlite import user_errors
 from kneematch.run.visit import Visit
 from kneematch.run.workers import map_visits
-from kneematch.settings import as_path
+from kneematch.settings import METHODS, as_path
 
 
 def apply_review(
@@ -121,6 +121,8 @@ def run_config(run: Run) -> DetectConfig:
         stored = dict(run.setting("config"))
         given = {k: value for k, value in stored.items() if k in known and value is not None}
         given["export"] = tuple(kind for kind in given.get("export", ()) if kind in EXPORTS)
+        if given.get("method") not in METHODS:  # one on halves, of version 0.3
+            given.pop("method", None)
         return DetectConfig(**given)
     except (TypeError, ValueError) as error:
         raise SettingsError(

@@ -13,7 +13,6 @@ from kneematch import __version__
 from kneematch.errors import SettingsError
 from kneematch.settings import (
     AUTO,
-    LOCATOR,
     METHOD,
     METHODS,
     OUTPUT,
@@ -22,7 +21,6 @@ from kneematch.settings import (
     Device,
     Force,
     ModelFile,
-    Paper,
     Series,
     Workers,
     check_settings,
@@ -59,9 +57,9 @@ class DetectConfig:
     template: Annotated[tuple[str, ...], Parameter(group=METHOD, metavar="FILE")] = ()
     """Annotation written by `kneematch annotate`, to find its boxes instead of the model's own;
     may be repeated."""
-    method: Annotated[str, Parameter(group=METHOD, choices=METHODS)] = "auto"
-    """How knees are found; auto suits nearly all films, the others are for research."""
-    paper: Paper = False
+    method: Annotated[str, Parameter(group=METHOD, choices=METHODS)] = AUTO
+    """How knees are found: auto by networks; search exhaustively, which is slower and less
+    accurate. Other parts of the body are always searched for."""
     left_is: Annotated[str | None, Parameter(group=METHOD, choices=("R", "L"))] = None
     """The patient's side at the left of all pictures. Overrides headers and markers; knees that
     disagree are flagged."""
@@ -146,7 +144,6 @@ class DetectConfig:
             self.model,
             template=template,
             method=self.method,
-            paper=self.paper,
             device=self.device,
             batch_size=self.batch_size,
             left_is=self.left_is,
@@ -171,7 +168,6 @@ class DetectConfig:
             "version": __version__,
             **hashes,
             "method": method,
-            "paper": self.paper,
             "left_is": self.left_is or "",
             "cropped": self.cropped,
             "side_from_name": self.side_from_name or "",
@@ -183,16 +179,14 @@ class DetectConfig:
         """Return the SHA-256 of the files that rows depend on; a template's film is one."""
         from kneematch.films.annotation import load_annotation
         from kneematch.films.files import content_hash
-        from kneematch.knee.detector import needs_model
         from kneematch.models.locator import LOCATOR_FILE
         from kneematch.models.model_file import builtin_model
         from kneematch.models.outlines import OUTLINES_FILE
 
-        files: dict[str, str | Path] = {}
-        if needs_model(bool(self.template), self.method, paper=self.paper):
-            files["model"] = self.model or builtin_model()
-        if self.method == LOCATOR or (self.method == AUTO and not self.paper):
-            files["locator"] = LOCATOR_FILE
+        files: dict[str, str | Path] = {
+            "model": self.model or builtin_model(),
+            "locator": LOCATOR_FILE,
+        }
         for number, template in enumerate(self.template, start=1):
             ending = f"_{number}" if number > 1 else ""
             files[f"template{ending}"] = template

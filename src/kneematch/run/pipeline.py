@@ -29,7 +29,7 @@ from kneematch.films.read import is_uncompressed
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
-from kneematch.settings import AUTO, LOCATOR, METHODS, as_path, check_type
+from kneematch.settings import AUTO, as_path, check_type
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -211,9 +211,6 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     detectors = replace(config, device=device if searches else "cpu").load_detectors()
     method = ", ".join(dict.fromkeys(each.method for each in detectors.values()))
     chosen, hashes = replace(config, device=device), config.file_hashes()
-    if device != "cpu" and method in METHODS:
-        # Its arithmetic might choose another method than this process has.
-        chosen = replace(chosen, method=method)
     room *= WORKERS_PER_SEARCHER if may_share(chosen) else 1
     if room < wanted:
         logger.warning(
@@ -227,15 +224,6 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     visit = Visit(chosen, out)
     if searches:
         visit.__dict__["detectors"] = detectors
-    usual, knees = config.method == AUTO and not config.paper, detectors.get("")
-    if config.template and usual and knees is not None and knees.method != LOCATOR:
-        logger.warning(
-            "%s cannot be found by the method locator. The method %s is used instead, which looks "
-            "for two knees on every film. For films of one knee or none, draw a fine box around "
-            "the whole joint.",
-            "The template of knees" if len(config.template) > 1 else config.template[0],
-            knees.method,
-        )
     fingerprint = dict(config.fingerprint(method, device, hashes))
     if named := [name for name in detectors if name]:
         fingerprint["templates"] = ", ".join(named)
@@ -254,8 +242,7 @@ def _choose_device(films: int, out: Path, config: DetectConfig) -> str:
     from kneematch.devices import resolve_device
     from kneematch.run.database import Run
 
-    is_quick = not config.paper and config.method in (AUTO, LOCATOR)
-    if config.device == AUTO and is_quick:
+    if config.device == config.method == AUTO:
         if not config.force and (out / RUN_DATABASE).exists():
             with Run(out) as run:
                 begun_on = (run.setting("fingerprint") or {}).get("device", AUTO)

@@ -16,11 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from kneematch.errors import SettingsError, is_gpu_full
+from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import GPU_BATCH, Areas, no_knee_found, search_copies
 from kneematch.knee.knee_images import Preparation
 from kneematch.parallel import end_processes, start_process
-from kneematch.settings import LOCATOR
+from kneematch.settings import AUTO
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
@@ -33,9 +34,11 @@ WORKERS_PER_SEARCHER: Final = 2  # a worker takes about as long for a film as it
 def may_share(config: "DetectConfig") -> bool:
     """Return whether workers share searchers, which have a GPU.
 
-    Other methods compute much on the CPU, where every worker does it for itself.
+    A search computes much on the CPU, where every worker does it for itself.
     """
-    return config.device != "cpu" and config.method == LOCATOR and hasattr(socket, "AF_UNIX")
+    networks = config.method == AUTO and config.device != "cpu"
+    knees = (load_annotation(template).find == KNEES for template in config.template)
+    return networks and hasattr(socket, "AF_UNIX") and all(knees)
 
 
 @dataclass(frozen=True, slots=True)

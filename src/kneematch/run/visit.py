@@ -82,7 +82,7 @@ class Visit:
     @property
     def _may_reduce(self) -> bool:
         """Whether all detectors look for whole knees, which a smaller copy of a film shows."""
-        return all(each.preparation.locate for each in self.detectors.values())
+        return all(each.preparation.whole is None for each in self.detectors.values())
 
     def _read(self, film: FilmRecord, *, reduced: bool) -> Radiograph | FilmError:
         """Return a film, or a smaller copy of it, or why it cannot be read."""

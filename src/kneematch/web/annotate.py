@@ -198,15 +198,14 @@ def find_warnings(annotation: Annotation, film: SplitFilm, *, valid: bool = True
         return warnings
     if _cutting_problems(annotation, film.half(annotation.side), ("fine", "coarse")):
         warnings += [
-            "The boxes do not lie in one half of the film. The usual method of detect finds them; "
-            "train and the other methods need boxes in one half, as on films of both knees."
+            "The boxes do not lie in one half of the film. detect finds them; train and the "
+            "paper's methods need boxes in one half, as on films of both knees."
         ]
     knee = knee_in_box(located_knees(film), annotation.fine)
     if knee is None or knee.mirrored != annotation.mirrored:
         warnings += [
             "The fine box does not hold the middle of a tibial plateau that the network sees, so "
-            "that detect will look for two knees on every film, one in each half. For films of one "
-            "knee or none, draw it around the whole joint."
+            "that detect refuses it. Draw it around the whole joint, or look for another part."
         ]
     return warnings
 

@@ -36,12 +36,11 @@ from kneematch.knee.measure import (
     JointMeasures,
     narrowest_line,
 )
-from kneematch.knee.quality import ATYPICAL, NO_KNEE
+from kneematch.knee.quality import ATYPICAL
 from kneematch.paper.split import SIDES
 from kneematch.run.apply import apply_review, check_outline_network, ended_run, run_config
 from kneematch.run.database import Run
 from kneematch.run.pipeline import DetectResult
-from kneematch.settings import LOCATOR
 from kneematch.web.knee_rows import (
     Row,
     RowQuery,
@@ -231,13 +230,13 @@ class ReviewSession:
             start, end = (int(x.max()), end) if side == "right" else (start, int(x.min()))
             laterality = OTHER_SIDE.get(other.knee.laterality, "")
         detector = self._detector
-        if detector is None or detector.method != LOCATOR or end - start < NARROWEST_PX:
+        if detector is None or end - start < NARROWEST_PX:
             return None
         part = replace(film, pixels=np.ascontiguousarray(film.pixels[:, start:end]))
         (found,) = detector.detect_radiographs([part])
         if isinstance(found, Exception) or not found:
             return None
-        if {ATYPICAL, NO_KNEE}.intersection(found[0].reasons):
+        if ATYPICAL in found[0].reasons:
             return None
         area = Area.from_detection(found[0])
         knee = move(found[0], replace(area, centre_x_px=area.centre_x_px + start))
