@@ -41,6 +41,7 @@ from kneematch.paper.split import SIDES
 from kneematch.run.apply import apply_review, check_outline_network, ended_run, run_config
 from kneematch.run.database import Run
 from kneematch.run.pipeline import DetectResult
+from kneematch.settings import LOCATOR
 from kneematch.web.knee_rows import (
     Row,
     RowQuery,
@@ -230,7 +231,7 @@ class ReviewSession:
             start, end = (int(x.max()), end) if side == "right" else (start, int(x.min()))
             laterality = OTHER_SIDE.get(other.knee.laterality, "")
         detector = self._detector
-        if detector is None or end - start < NARROWEST_PX:
+        if detector is None or detector.method != LOCATOR or end - start < NARROWEST_PX:
             return None
         part = replace(film, pixels=np.ascontiguousarray(film.pixels[:, start:end]))
         (found,) = detector.detect_radiographs([part])
