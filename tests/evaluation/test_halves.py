@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kneematch.errors import TemplateError
-from kneematch.evaluation.halves import HalvesDetector
+from kneematch.evaluation.run import HalvesDetector
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read

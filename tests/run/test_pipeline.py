@@ -97,7 +97,7 @@ def test_detect_folder_measures_the_knees_of_a_finished_run_without_a_search(
         detect_folder(named, out, config)
     reads.clear()
     detect_folder(named, out, measured)
-    assert reads == named[1:2]  # the missing one
+    assert {*reads} == {named[1]}  # the missing one
 
 
 def test_to_dataframe_has_names_as_texts_and_numbers(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_session_finds_films_from_another_working_folder(
 ) -> None:
     shutil.copy(films[0], tmp_path / "film.dcm")
     monkeypatch.chdir(tmp_path)
-    detect_folder("film.dcm", "out", DetectConfig(method="neural", device="cpu", workers=0))
+    detect_folder("film.dcm", "out", DetectConfig(device="cpu", workers=0))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     session = ReviewSession(Path("../out"))

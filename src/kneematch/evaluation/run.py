@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,10 +13,9 @@ from typing import Final
 import torch
 
 from kneematch import __version__
-from kneematch.devices import resolve_device
+from kneematch.devices import full_precision, resolve_device
 from kneematch.errors import FilmError, SettingsError, TemplateError
 from kneematch.evaluation import GRID, RUNS, EvaluateConfig
-from kneematch.evaluation.halves import HalvesDetector
 from kneematch.evaluation.labels import load_labels
 from kneematch.evaluation.scores import (
     MethodRun,
@@ -30,11 +29,21 @@ from kneematch.films.annotation import KNEES, load_annotation
 from kneematch.films.csv_text import csv_line
 from kneematch.films.discovery import find_films
 from kneematch.films.files import DETECTIONS, make_out_folder, refuse_existing, write_file
+from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.films.read import read_isolated, to_film_error
-from kneematch.knee.detection import Detection
+from kneematch.knee.detection import Detection, map_landmarks
 from kneematch.knee.detector import Detector
-from kneematch.paper.energy import one_sided_loss
-from kneematch.paper.split import SIDES, split
+from kneematch.knee.knee_images import film_tensor, usual_mirroring
+from kneematch.knee.template import TemplateFile, annotated_half, annotation_of, cut_from_view
+from kneematch.models.model_file import builtin_model, load_model
+from kneematch.models.two_stage import network_solver, transfer_template
+from kneematch.paper.algorithm2 import enlarged_size
+from kneematch.paper.energy import Solver, one_sided_loss, paper_problem
+from kneematch.paper.grid_search import grid_search
+from kneematch.paper.pose import pose_matrix
+from kneematch.paper.sharpening import sharpen
+from kneematch.paper.sliding_window import sliding_window
+from kneematch.paper.split import LEFT, RIGHT, SIDES, single, split
 from kneematch.paper.template import Template
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig
@@ -43,7 +52,7 @@ from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.run_file import device_name
 from kneematch.run.outputs.tables import detection_columns, detection_rows, open_table
 from kneematch.run.pipeline import detect_folder
-from kneematch.sampling import View, sample
+from kneematch.sampling import View, compose, sample
 from kneematch.settings import METHODS, as_path, check_type
 
 # Settings that a method's run takes over.
@@ -57,6 +66,85 @@ LOSS_WARNING: Final = (
     "to compare how accurate methods are."
 )
 logger = logging.getLogger("kneematch")
+
+
+SEARCHES: Final[dict[str, Solver]] = {"sliding": sliding_window, "grid": grid_search}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HalvesDetector:
+    """One of the paper's methods, with its energy: a template and what finds it in half images."""
+
+    template: Template = field(repr=False)
+    solver: Solver = field(repr=False)
+    method: str
+    device: str = "cpu"
+
+    @classmethod
+    def load(
+        cls,
+        method: str,
+        *,
+        model: str | os.PathLike[str] | None = None,
+        template: TemplateFile | None = None,
+        device: str = "cpu",
+    ) -> "HalvesDetector":
+        """Load one of the paper's methods: sliding, grid, neural or neural+sharpen.
+
+        Args:
+            method: its name.
+            model: file written by `kneematch train`. Default: the built-in model.
+            template: annotation to find instead of the model's own template. The networks find
+                it without training, at a fixed pose relative to their own.
+            device: where to compute.
+
+        Raises:
+            TemplateError: the annotation cannot serve as a template, or the networks see no knee.
+        """
+        loaded = load_model(model or builtin_model())
+        networks = loaded.networks(device, float32=True)
+        wanted = loaded.fine_template
+        if template is not None:
+            drawn = annotation_of(template)
+            half = annotated_half(read_isolated(drawn.film), drawn)
+            wanted, theta = cut_from_view(half, drawn)
+            if method not in SEARCHES:
+                networks = transfer_template(networks, half.pixels.to(device), theta)
+        refine = sharpen if method == "neural+sharpen" else None
+        learnt = network_solver(networks, refine, enlarged_size(loaded.coarse_template))
+        wanted = wanted.to(torch.empty(0, device=device))
+        return cls(wanted, SEARCHES.get(method, learnt), method, device)
+
+    @full_precision()
+    def detect(self, film: Radiograph) -> tuple[Detection, ...]:
+        """Return the area in each half of a film, or the one of a film of one knee."""
+        pixels = film_tensor(film)
+        if film.laterality in LATERALITIES:  # the header says that the film shows one knee
+            view = single(pixels, mirrored=usual_mirroring(film))
+        else:
+            view = split(pixels)
+        images = view.pixels[None].to(self.device)  # (1, S, 800, 500)
+        problem = paper_problem(images, self.template)
+        theta = self.solver(problem).double()  # (1, S, 4)
+        match = problem.match(theta)
+        matrices = pose_matrix(theta[0], self.template.aspect, problem.image_aspect).cpu()
+        to_film = compose(view.to_film, matrices)
+        return tuple(
+            Detection(
+                matrix.numpy(),
+                SIDES[LEFT if torch.linalg.det(matrix) < 0 else RIGHT],
+                self.method,
+                map_landmarks(matrix.numpy(), self.template.landmarks),
+                alone=len(to_film) == 1,
+                energy=float(match.energy[0]),
+                loss=float(loss),
+                polarity="negative" if negative else "positive",
+                mm_per_px=film.mm_per_px,
+            )
+            for matrix, loss, negative in zip(
+                to_film, match.loss[0], match.negative[0], strict=True
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
