@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import FilmError, SettingsError, TemplateError
-from kneematch.films.annotation import ANY, KNEES, Annotation
+from kneematch.films.annotation import ANY, FINE, KNEES, Annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import Film, as_radiograph, is_film, not_a_film, to_film_error
 from kneematch.knee.body_part import (
@@ -42,7 +42,7 @@ from kneematch.knee.quality import (
     sides_differ,
 )
 from kneematch.knee.template import TemplateFile, annotation_of, read_template
-from kneematch.models.locator import SURE, VIEW_SIZE
+from kneematch.models.locator import SURE, VIEW_SIZE, VIEW_WIDTH
 from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.models.two_stage import (
     ConsistencyCheck,
@@ -63,6 +63,7 @@ from kneematch.settings import AUTO, LOCATOR, METHODS, SEARCH, check_type
 Areas = tuple[Detection, ...]
 Found = TypeVar("Found")
 
+SCALES: Final = 1.4  # ratio of the largest size of a knee that is searched for to the usual one
 LARGEST_CROP: Final = 512  # pixels a side of what may be a crop
 GPU_BATCH: Final = 16  # films
 MOST_WHOLE: Final = 4  # films that are searched together after their copies
@@ -453,16 +454,21 @@ def _choose_method(
     # The networks' own template is not refined: with earlier networks, the mean IoU was 0.967
     # on the labelled films and 0.982 on 40 phantoms, refined or not.
     wanted, refine = template_for_views(model.fine_template), None
-    if template is not None:
-        drawn = read_template(template)
+    scale = (FINE[2] - FINE[0]) / VIEW_WIDTH
+    drawn = None if template is None else read_template(template)
+    if drawn is not None:
         wanted, refine = drawn.template, partial(refine_anchored, levels=QUICK_LEVELS)
+        scale = float(drawn.theta[0])
+    # The view of a knee shows it in about the size in which the template was drawn.
+    search = partial(exhaustive_search, scales=(scale / SCALES, scale * SCALES))
+    if drawn is not None:
         try:
             networks = transfer_template(networks, drawn.image.to(device), drawn.theta)
         except TemplateError:
             if name == AUTO:
                 raise
-            return wanted, exhaustive_search, None
-    solver = network_solver(networks, refine) if name == AUTO else exhaustive_search
+            return wanted, search, None
+    solver = network_solver(networks, refine) if name == AUTO else search
     return wanted, solver, partial(check_consistency, networks, model.width_ratio)
 
 
