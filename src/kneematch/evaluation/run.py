@@ -1,4 +1,4 @@
-"""Evaluate detection methods on a set of films: `evaluate`."""
+"""Evaluate methods on films: those of `detect`, and the paper's on half images."""
 
 import logging
 import math
